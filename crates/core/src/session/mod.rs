@@ -22,6 +22,7 @@ mod delay_samples;
 mod driver;
 mod duplicate_keys;
 mod estimates;
+mod fragments;
 mod incarnations;
 mod keys;
 mod mtu;

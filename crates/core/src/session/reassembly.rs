@@ -1,16 +1,18 @@
-//! Reassembly of the peer's messages and fragmented datagrams, in bounded memory. A message is
-//! delivered once.
+//! Reassembly of the peer's messages in bounded memory. A message is delivered once.
+
+mod finished;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
 use keiro_units::Instant;
 
+use self::finished::Finished;
 use super::receive_memory::{RANGE_BYTES, SpareMemory};
 use crate::{
-    id::{AppId, FlowId},
+    id::AppId,
     ranges::RangeSet,
     wire::{CREDIT_PER_MESSAGE, MESSAGE_LEN_MAX},
 };
@@ -24,20 +26,12 @@ const GRANTS_PER_RTT: u32 = 8;
 /// longer over a path whose round trip is long. Ours.
 const GRANT_INTERVAL: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(25)];
 
-/// Ranges of finished message numbers that are kept. A peer numbers messages as it begins them
-/// and has few open at a time; one that leaves more gaps is broken.
-const FINISHED_RANGES_MAX: usize = 70_000;
 /// Pieces that a message may be in. 16 MiB in packets that all skip the next one are half of
 /// this; a peer that cuts finer costs more than it may.
 const PIECES_MAX: usize = 16_384;
 /// Pieces beyond the first that all messages may be in. Ours: more than a path has packets in flight of which
 /// every second was lost.
 const EXTRA_PIECES_MAX: usize = 65_536;
-/// Datagrams in fragments that are put together at once; the oldest is given up.
-const FRAGMENTED_MAX: usize = 29;
-/// Pieces that such a datagram may be in: 64 KiB in packets of the smallest MTU are fewer.
-const FRAGMENTS_MAX: usize = 64;
-
 /// A message that is whole.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Whole {
@@ -121,7 +115,6 @@ pub(crate) struct Reassembly {
     /// Charges of all messages that have ended.
     returned: u64,
     granted: u64,
-    fragmented: VecDeque<Fragmented>,
 }
 
 /// Credit that was granted at some time.
@@ -130,53 +123,6 @@ struct Grant {
     at: Instant,
     /// What was granted before.
     from: u64,
-}
-
-#[derive(Debug)]
-struct Fragmented {
-    id: u64,
-    app: AppId,
-    flow: FlowId,
-    reply: bool,
-    body: Vec<u8>,
-    received: RangeSet,
-}
-
-impl Fragmented {
-    fn memory(&self) -> u64 {
-        self.body.len() as u64 + self.received.len() as u64 * RANGE_BYTES
-    }
-}
-
-/// Numbers of messages that have ended, as ranges by their start. A peer may leave many gaps and
-/// fill them in any order: neither may cost more than the logarithm of their number.
-#[derive(Debug, Default)]
-struct Finished {
-    /// First number of a range to the one behind its last.
-    ranges: BTreeMap<u64, u64>,
-}
-
-impl Finished {
-    fn insert(&mut self, id: u64) {
-        if self.contains(id) {
-            return;
-        }
-        let end = self.ranges.remove(&(id + 1)).unwrap_or(id + 1);
-        match self.ranges.range_mut(..id).next_back() {
-            Some((_, before)) if *before == id => *before = end,
-            _ => {
-                self.ranges.insert(id, end);
-            }
-        }
-        if self.ranges.len() > FINISHED_RANGES_MAX {
-            self.ranges.pop_first();
-        }
-    }
-
-    fn contains(&self, id: u64) -> bool {
-        let before = self.ranges.range(..=id).next_back();
-        before.is_some_and(|(_, end)| id < *end)
-    }
 }
 
 /// A part of a message as it arrives.
@@ -188,27 +134,6 @@ pub(crate) struct MessagePart<'a> {
     pub(crate) total: usize,
     pub(crate) offset: usize,
     pub(crate) data: &'a [u8],
-}
-
-/// A part of a fragmented datagram as it arrives.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FragmentPart<'a> {
-    pub(crate) id: u64,
-    pub(crate) total: usize,
-    pub(crate) offset: usize,
-    pub(crate) app: AppId,
-    pub(crate) flow: FlowId,
-    pub(crate) reply: bool,
-    pub(crate) data: &'a [u8],
-}
-
-/// A fragmented datagram that is whole.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct WholeDatagram {
-    pub(crate) app: AppId,
-    pub(crate) flow: FlowId,
-    pub(crate) reply: bool,
-    pub(crate) body: Vec<u8>,
 }
 
 impl Reassembly {
@@ -233,7 +158,6 @@ impl Reassembly {
             used: 0,
             returned: 0,
             granted: window,
-            fragmented: VecDeque::new(),
         }
     }
 
@@ -468,61 +392,10 @@ impl Reassembly {
         self.window.max(self.granted - self.returned)
     }
 
-    /// What is kept beside messages and credit: pieces, numbers, and fragments of datagrams.
+    /// What is kept beside messages and credit: pieces and numbers.
     pub(crate) fn memory_beside(&self) -> u64 {
-        let ranges = self.extra_pieces + self.finished.ranges.len();
-        let fragments = self.fragmented.iter().map(Fragmented::memory);
-        ranges as u64 * RANGE_BYTES + fragments.sum::<u64>()
-    }
-
-    /// Takes a fragment of a datagram; the datagram if it is whole now.
-    pub(crate) fn has_fragments_of(&self, id: u64) -> bool {
-        self.fragmented.iter().any(|fragmented| fragmented.id == id)
-    }
-
-    pub(crate) fn on_fragment(&mut self, part: FragmentPart<'_>) -> Option<WholeDatagram> {
-        let index = match self
-            .fragmented
-            .iter()
-            .position(|fragmented| fragmented.id == part.id)
-        {
-            Some(index) => index,
-            None => {
-                if self.fragmented.len() >= FRAGMENTED_MAX {
-                    self.fragmented.pop_front();
-                }
-                self.fragmented.push_back(Fragmented {
-                    id: part.id,
-                    app: part.app,
-                    flow: part.flow,
-                    reply: part.reply,
-                    body: vec![0; part.total],
-                    received: RangeSet::default(),
-                });
-                self.fragmented.len() - 1
-            }
-        };
-        let fragmented = &mut self.fragmented[index];
-        if fragmented.body.len() != part.total {
-            return None;
-        }
-        let end = part.offset + part.data.len();
-        fragmented.body[part.offset..end].copy_from_slice(part.data);
-        fragmented.received.insert(part.offset as u64, end as u64);
-        if fragmented.received.len() > FRAGMENTS_MAX {
-            self.fragmented.remove(index);
-            return None;
-        }
-        if !fragmented.received.covers(0, part.total as u64) {
-            return None;
-        }
-        let whole = self.fragmented.remove(index)?;
-        Some(WholeDatagram {
-            app: whole.app,
-            flow: whole.flow,
-            reply: whole.reply,
-            body: whole.body,
-        })
+        let ranges = self.extra_pieces + self.finished.ranges();
+        ranges as u64 * RANGE_BYTES
     }
 
     /// # Panics
@@ -570,14 +443,7 @@ impl Reassembly {
             self.delivered_ids.len(),
             "delivered ids"
         );
-        assert!(
-            self.fragmented.len() <= FRAGMENTED_MAX,
-            "fragmented datagrams"
-        );
-        assert!(
-            self.finished.ranges.len() <= FINISHED_RANGES_MAX,
-            "ranges of finished messages"
-        );
+        self.finished.check_invariants();
     }
 
     /// Nothing more is expected of a message.
@@ -609,8 +475,9 @@ mod credit_tests;
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::*;
 
     const AT: Instant = Instant::ZERO;
     const RTT: Duration = Duration::from_millis(100);
@@ -846,48 +713,5 @@ mod tests {
         reassembly.on_drop(0, 700);
         assert_eq!(grant(&mut reassembly), Some(1000 + 956));
         assert_eq!(reassembly.on_part(AT, part(0, APP, 700, 0, b"a")), Ok(None));
-    }
-
-    proptest! {
-        #[test]
-        fn finished_numbers_behave_like_a_set(ids in proptest::collection::vec(0u64..60, 0..80)) {
-            let mut finished = Finished::default();
-            let mut set = BTreeSet::new();
-            for id in ids {
-                finished.insert(id);
-                set.insert(id);
-                for probe in 0..62 {
-                    prop_assert_eq!(finished.contains(probe), set.contains(&probe));
-                }
-            }
-            let touching = finished.ranges.iter().zip(finished.ranges.iter().skip(1));
-            prop_assert!(touching.into_iter().all(|(a, b)| a.1 < b.0));
-        }
-    }
-
-    #[test]
-    fn fragments_are_put_together_and_the_oldest_is_given_up() {
-        let mut reassembly = Reassembly::new(1000);
-        let fragment = |id, offset, data| FragmentPart {
-            id,
-            total: 4,
-            offset,
-            app: APP,
-            flow: FlowId(3),
-            reply: true,
-            data,
-        };
-        for id in 0..=FRAGMENTED_MAX as u64 {
-            assert!(reassembly.on_fragment(fragment(id, 2, b"cd")).is_none());
-        }
-        assert!(reassembly.on_fragment(fragment(0, 0, b"ab")).is_none());
-        let whole = reassembly.on_fragment(fragment(5, 0, b"ab"));
-        let expected = WholeDatagram {
-            app: APP,
-            flow: FlowId(3),
-            reply: true,
-            body: b"abcd".to_vec(),
-        };
-        assert_eq!(whole, Some(expected));
     }
 }

@@ -10,10 +10,9 @@ use keiro_units::Instant;
 use super::{
     aggregation::receiver::{AggregateReceiver, Copy, ReceiveOverflows},
     clock::PeerClock,
+    fragments::{FragmentPart, Fragments, WholeDatagram},
     packet_parts::{PacketPart, PacketParts, WholePacket, WrongPart},
-    reassembly::{
-        CreditTime, FragmentPart, MessagePart, PartError, Reassembly, Whole, WholeDatagram,
-    },
+    reassembly::{CreditTime, MessagePart, PartError, Reassembly, Whole},
     receive_memory::SpareMemory,
     received::{AckPolicy, Received},
     sent_frames::{SentFrame, SentFrames},
@@ -123,6 +122,7 @@ pub(crate) struct Receiver {
     overflows: BTreeMap<SocketId, ReceiveOverflows>,
     clock: PeerClock,
     reassembly: Reassembly,
+    fragments: Fragments,
     packet_parts: PacketParts,
     /// Credit is to be sent to the peer; only the newest matters.
     credit_wanted: bool,
@@ -141,6 +141,7 @@ impl Receiver {
             overflows: BTreeMap::new(),
             clock: PeerClock::default(),
             reassembly: Reassembly::new(window),
+            fragments: Fragments::default(),
             packet_parts: PacketParts::default(),
             credit_wanted: false,
             deliveries: Deliveries::default(),
@@ -157,6 +158,7 @@ impl Receiver {
         self.parity_bytes = 0;
         self.clock = PeerClock::default();
         self.reassembly.restart(granted);
+        self.fragments = Fragments::default();
         self.packet_parts = PacketParts::default();
         // Handshakes that cross may have offered the peer another credit than this one.
         self.credit_wanted = true;
@@ -407,7 +409,7 @@ impl Receiver {
 
     /// Fragments of a datagram have arrived, and others are awaited.
     pub(crate) fn has_fragments_of(&self, id: u64) -> bool {
-        self.reassembly.has_fragments_of(id)
+        self.fragments.contains(id)
     }
 
     /// See [`PacketParts::on_part`].
@@ -426,7 +428,7 @@ impl Receiver {
 
     /// Takes a fragment of a datagram; the datagram if it is whole now.
     pub(crate) fn on_fragment(&mut self, part: FragmentPart<'_>) -> Option<WholeDatagram> {
-        self.reassembly.on_fragment(part)
+        self.fragments.on_fragment(part)
     }
 
     /// The peer gave a message up; `false` if it says that of more than it was granted.
@@ -455,7 +457,10 @@ impl Receiver {
 
     /// What is kept beside messages: parity, fragments, parts of packets and numbers.
     pub(crate) fn memory_beside(&self) -> u64 {
-        self.parity_bytes as u64 + self.reassembly.memory_beside() + self.packet_parts.memory()
+        self.parity_bytes as u64
+            + self.reassembly.memory_beside()
+            + self.fragments.memory()
+            + self.packet_parts.memory()
     }
 
     /// Charges of messages that are kept, here or by the driver.
@@ -583,6 +588,7 @@ impl Receiver {
             remote.aggregates.check_invariants();
         }
         self.reassembly.check_invariants();
+        self.fragments.check_invariants();
         self.packet_parts.check_invariants();
         let parity = self
             .remote_paths
