@@ -35,6 +35,64 @@ impl DataThread {
     pub(super) fn handle_command(&mut self, command: Command) {
         let now = now();
         match command {
+            Command::AddPeer {
+                config,
+                apps,
+                reply,
+            } => {
+                let peer = self.add_peer(now, *config, apps);
+                // The control thread waits for it, unless it has given up.
+                let _ = reply.try_send(peer);
+            }
+            Command::RemovePeer { peer } => self.remove_peer(now, peer),
+            Command::SetPaths { peer, paths } => self.endpoint.set_paths(now, peer, &paths),
+            Command::SetApp { route } => self.set_app(now, route),
+            Command::RemoveApp { app } => self.remove_app(app),
+            Command::SetProbeShare(share) => self.endpoint.set_probe_share(share),
+            Command::SetAggregation(config) => self.endpoint.set_aggregation(*config),
+            Command::SetScheduler(scheduler) => self.endpoint.set_scheduler(scheduler),
+            Command::AddMessageListener(listener) => {
+                let added = self.messages.listen(&self.epoll, listener);
+                log_epoll_error("message socket", added);
+            }
+            Command::ForgetDelays { apps } => self.forget_delays(now, &apps),
+            Command::StopTrace { peer } => self.endpoint.stop_trace(peer),
+            Command::Drain => self.start_draining(),
+            // Handled by the caller.
+            Command::Close => {}
+            command @ (Command::BindSocket { .. }
+            | Command::UnbindSocket { .. }
+            | Command::BindToDevice { .. }
+            | Command::ChallengePaths { .. }
+            | Command::SetUplink { .. }
+            | Command::RemoveSocket { .. }) => self.handle_socket_command(now, command),
+            command @ (Command::AddListener { .. }
+            | Command::MoveListener { .. }
+            | Command::RemoveListener { .. }
+            | Command::SetForward { .. }
+            | Command::RemoveForward { .. }
+            | Command::AddTcpListener { .. }
+            | Command::MoveTcpListener { .. }
+            | Command::RemoveTcpListener { .. }
+            | Command::SetTcpForward { .. }
+            | Command::RemoveTcpForward { .. }) => self.handle_listener_command(command),
+            command @ (Command::AddDevice { .. }
+            | Command::RemoveDevice { .. }
+            | Command::SetTenant { .. }
+            | Command::RemoveTenant { .. }) => self.handle_tenant_command(now, command),
+            command @ (Command::OpenNetworkChannel(_)
+            | Command::SendNetworkDocument { .. }
+            | Command::FinishNetworkDocument { .. }) => self.handle_network_command(now, command),
+            query @ (Command::Tenants { .. }
+            | Command::TakeDelayWindows { .. }
+            | Command::Paths { .. }
+            | Command::Snapshot { .. }
+            | Command::TakeTrace { .. }) => self.handle_query(now, query),
+        }
+    }
+
+    fn handle_socket_command(&mut self, now: Instant, command: Command) {
+        match command {
             Command::BindSocket { id, socket } => {
                 // What came to the address of before is still of use.
                 self.receive_wan(id);
@@ -65,22 +123,13 @@ impl DataThread {
                 self.wan.remove(id);
                 self.endpoint.forget_socket(id);
             }
-            Command::AddPeer {
-                config,
-                apps,
-                reply,
-            } => {
-                let peer = self.add_peer(now, *config, apps);
-                // The control thread waits for it, unless it has given up.
-                let _ = reply.try_send(peer);
-            }
-            Command::RemovePeer { peer } => self.remove_peer(now, peer),
-            Command::SetPaths { peer, paths } => self.endpoint.set_paths(now, peer, &paths),
-            Command::SetApp { route } => self.set_app(now, route),
-            Command::RemoveApp { app } => self.remove_app(app),
-            Command::SetProbeShare(share) => self.endpoint.set_probe_share(share),
-            Command::SetAggregation(config) => self.endpoint.set_aggregation(*config),
-            Command::SetScheduler(scheduler) => self.endpoint.set_scheduler(scheduler),
+            _ => unreachable!("a command about sockets of paths"),
+        }
+    }
+
+    /// Listeners and forwards of UDP and TCP.
+    fn handle_listener_command(&mut self, command: Command) {
+        match command {
             Command::AddListener { app, socket } => {
                 log_epoll_error("listener", self.listeners.add(&self.epoll, app, *socket));
             }
@@ -104,27 +153,7 @@ impl DataThread {
                 interface,
             } => self.streams.set_forward(app, destination, interface),
             Command::RemoveTcpForward { app } => self.streams.remove_forward(app),
-            Command::AddMessageListener(listener) => {
-                let added = self.messages.listen(&self.epoll, listener);
-                log_epoll_error("message socket", added);
-            }
-            Command::ForgetDelays { apps } => self.forget_delays(now, &apps),
-            Command::StopTrace { peer } => self.endpoint.stop_trace(peer),
-            Command::Drain => self.start_draining(),
-            // Handled by the caller.
-            Command::Close => {}
-            command @ (Command::AddDevice { .. }
-            | Command::RemoveDevice { .. }
-            | Command::SetTenant { .. }
-            | Command::RemoveTenant { .. }) => self.handle_tenant_command(now, command),
-            command @ (Command::OpenNetworkChannel(_)
-            | Command::SendNetworkDocument { .. }
-            | Command::FinishNetworkDocument { .. }) => self.handle_network_command(now, command),
-            query @ (Command::Tenants { .. }
-            | Command::TakeDelayWindows { .. }
-            | Command::Paths { .. }
-            | Command::Snapshot { .. }
-            | Command::TakeTrace { .. }) => self.handle_query(now, query),
+            _ => unreachable!("a command about listeners and forwards"),
         }
     }
 
