@@ -48,7 +48,7 @@ use crate::{
     message_tls::{self, MessageTlsServer},
     options::Options,
     packet_trace::PacketTraces,
-    planning::{Plan, PlanMode, PlannerInput, PlanningProblem, forecast::ForecastState},
+    planning::{PlanMode, PlannerInput, PlanningProblem, forecast::ForecastState},
     privileges::{self, Privileges},
     recent_events::RecentEvents,
     replan_backoff::Backoff,
@@ -60,7 +60,7 @@ use crate::{
     steering::Steering,
     tenants::{OpenedDevices, Tenants},
     trigger::Trigger,
-    uplinks::{NetworkWatch, UplinkRoutes, found_interfaces},
+    uplinks::{Network, NetworkWatch, UplinkRoutes, found_interfaces},
 };
 
 /// Default of [`Options::spin`]: covers the median wake-up.
@@ -94,30 +94,14 @@ impl Gateway {
         if let Some(run_as) = run_as {
             privileges::prepare_directories(&written, run_as);
         }
-        let active = Active::default();
-        let mut network = NetworkWatch::open()
-            .inspect_err(
-                |error| tracing::warn!(%error, "interfaces and addresses are not followed"),
-            )
-            .ok();
-        let machine =
-            look(network.as_mut(), &written).map_err(|problem| anyhow::anyhow!("{problem}"))?;
         let epoll = Arc::new(Epoll::new().context("epoll")?);
-        let mut host_names = HostNames::new(&written, &epoll).context("eventfd")?;
-        let found = Found {
-            interfaces: found_interfaces(&written, &machine, &[]),
-            hosts: host_names.addresses(),
-            ..Found::default()
-        };
-        let config = written.resolved(&found);
+        let mut surroundings = Surroundings::find(&written, &epoll)?;
+        let config = written.resolved(&surroundings.found);
         if let Some(note) = config.unit_note() {
             tracing::info!("{note}");
         }
-        // What the paths need beside their sockets follows when they are open.
-        if let Some(network) = &mut network {
-            network.request();
-        }
-        let prepared = active::prepare(&config, &active, machine)?;
+        let active = Active::default();
+        let prepared = active::prepare(&config, &active, surroundings.machine)?;
         let tenants = Tenants::default();
         let devices = tenants.prepare(&config)?;
 
@@ -130,60 +114,33 @@ impl Gateway {
                 Privileges::Reduced
             }
         };
-        host_names.set_privileges(privileges);
+        surroundings.host_names.set_privileges(privileges);
         let data = DataPlane::start(&config, private_key, options, privileges)?;
-        let message_tls = sockets
+        let (message_tls, tls_clients) = sockets
             .message_tls
             .map(|opened| MessageTlsServer::start(opened, privileges))
             .transpose()
-            .context("message_tls: cannot start")?;
-        let (message_tls, attached) = message_tls.unzip();
-        let trigger = Arc::new(Trigger {
-            wake: Waker::new().context("eventfd")?,
-            stop: AtomicBool::new(false),
-            reload: AtomicBool::new(false),
-        });
-        epoll.add(&*data.link.wake, token::REPORTS, Interest::Read)?;
-        epoll.add(&trigger.wake, token::TRIGGER, Interest::Read)?;
-        let history =
-            HistoryRecorder::start(&config, options.history_interval, &trigger, privileges);
-        let store_wake = Arc::new(Waker::new().context("eventfd")?);
-        epoll.add(&*store_wake, token::STORE, Interest::Read)?;
-        if let Some(watch) = network.as_ref().and_then(NetworkWatch::descriptor) {
-            epoll.add(watch, token::NETWORK, Interest::Read)?;
-        }
-        let site = Site::start(&config, Arc::clone(&store_wake), privileges)?;
+            .context("message_tls: cannot start")?
+            .unzip();
+        let network = surroundings.network;
+        let wakers = Wakers::open(&epoll, &data.link, network.as_ref())?;
         let mut gateway = Self {
-            config_file: ConfigFile {
-                path: config_path.to_owned(),
-                lab_variants: options.lab_variants,
-                loaded: SystemTime::now(),
-                rejected: None,
-                running: RunningSettings::new(&config),
-            },
-            process: Process {
-                version: options.version,
-                public_key,
-                started: SystemTime::now(),
-                uptime: Stopwatch::now(),
-            },
+            config_file: ConfigFile::new(config_path, options, &config),
+            process: Process::new(options.version, public_key),
             active,
             tenants,
             status: StatusTable::default(),
-            planning: PlanningState {
-                plan: first_plan(&config),
-                input: PlannerInput::default(),
-                steering: Steering::default(),
-                loss_needs: LossNeeds::of(&config),
-                operator_paths: BTreeMap::new(),
-                backoff: Backoff::default(),
-                needs_replan: false,
-            },
+            planning: PlanningState::new(&config),
             counts: Counts::default(),
             packet_traces: PacketTraces::default(),
-            history,
-            site,
-            host_names,
+            history: HistoryRecorder::start(
+                &config,
+                options.history_interval,
+                &wakers.trigger,
+                privileges,
+            ),
+            site: Site::start(&config, Arc::clone(&wakers.store), privileges)?,
+            host_names: surroundings.host_names,
             network,
             uplink_routes: UplinkRoutes::default(),
             data: data.handle,
@@ -191,8 +148,8 @@ impl Gateway {
             message_tls,
             events: EventLoop {
                 epoll,
-                trigger,
-                store_wake,
+                trigger: wakers.trigger,
+                store_wake: wakers.store,
                 control_server: Some(sockets.control),
                 metrics_server: sockets.metrics,
                 deferred: Vec::new(),
@@ -206,12 +163,12 @@ impl Gateway {
             config,
             written,
             sites,
-            followed: found.clone(),
-            found,
+            followed: surroundings.found.clone(),
+            found: surroundings.found,
         };
         gateway.apply_first_configuration(prepared, devices)?;
-        let messages = sockets.messages.into_iter();
-        for listener in messages.chain(attached.map(Listener::Tls)) {
+        let listeners = sockets.messages.into_iter();
+        for listener in listeners.chain(tls_clients.map(Listener::Tls)) {
             gateway.data.send(Command::AddMessageListener(listener))?;
         }
         gateway.host_names.ask();
@@ -242,10 +199,109 @@ impl Gateway {
     }
 }
 
-/// The plan before anything is measured.
-fn first_plan(config: &Config) -> Plan {
-    let problem = PlanningProblem::new(config, &PlannerInput::default());
-    problem.answer(config, PlanMode::FromScratch, &ForecastState::default())
+impl ConfigFile {
+    fn new(path: &Path, options: &Options, config: &Config) -> Self {
+        Self {
+            path: path.to_owned(),
+            lab_variants: options.lab_variants,
+            loaded: SystemTime::now(),
+            rejected: None,
+            running: RunningSettings::new(config),
+        }
+    }
+}
+
+impl Process {
+    fn new(version: &'static str, public_key: key::PublicKey) -> Self {
+        Self {
+            version,
+            public_key,
+            started: SystemTime::now(),
+            uptime: Stopwatch::now(),
+        }
+    }
+}
+
+impl PlanningState {
+    /// The plan before anything is measured.
+    fn new(config: &Config) -> Self {
+        let input = PlannerInput::default();
+        let problem = PlanningProblem::new(config, &input);
+        Self {
+            plan: problem.answer(config, PlanMode::FromScratch, &ForecastState::default()),
+            input,
+            steering: Steering::default(),
+            loss_needs: LossNeeds::of(config),
+            operator_paths: BTreeMap::new(),
+            backoff: Backoff::default(),
+            needs_replan: false,
+        }
+    }
+}
+
+/// What the configuration depends on outside of its file: interfaces, addresses, host names.
+struct Surroundings {
+    /// `None`: the kernel does not report changes.
+    network: Option<NetworkWatch>,
+    machine: Network,
+    host_names: HostNames,
+    found: Found,
+}
+
+impl Surroundings {
+    fn find(written: &Config, epoll: &Arc<Epoll>) -> anyhow::Result<Self> {
+        let mut network = NetworkWatch::open()
+            .inspect_err(
+                |error| tracing::warn!(%error, "interfaces and addresses are not followed"),
+            )
+            .ok();
+        let machine =
+            look(network.as_mut(), written).map_err(|problem| anyhow::anyhow!("{problem}"))?;
+        let host_names = HostNames::new(written, epoll).context("eventfd")?;
+        let found = Found {
+            interfaces: found_interfaces(written, &machine, &[]),
+            hosts: host_names.addresses(),
+            ..Found::default()
+        };
+        // What the paths need beside their sockets follows when they are open.
+        if let Some(network) = &mut network {
+            network.request();
+        }
+        Ok(Self {
+            network,
+            machine,
+            host_names,
+            found,
+        })
+    }
+}
+
+/// What wakes the control thread, known to its epoll.
+struct Wakers {
+    trigger: Arc<Trigger>,
+    store: Arc<Waker>,
+}
+
+impl Wakers {
+    fn open(
+        epoll: &Epoll,
+        data: &DataThreadLink,
+        network: Option<&NetworkWatch>,
+    ) -> anyhow::Result<Self> {
+        let trigger = Arc::new(Trigger {
+            wake: Waker::new().context("eventfd")?,
+            stop: AtomicBool::new(false),
+            reload: AtomicBool::new(false),
+        });
+        let store = Arc::new(Waker::new().context("eventfd")?);
+        epoll.add(&*data.wake, token::REPORTS, Interest::Read)?;
+        epoll.add(&trigger.wake, token::TRIGGER, Interest::Read)?;
+        epoll.add(&*store, token::STORE, Interest::Read)?;
+        if let Some(watch) = network.and_then(NetworkWatch::descriptor) {
+            epoll.add(watch, token::NETWORK, Interest::Read)?;
+        }
+        Ok(Self { trigger, store })
+    }
 }
 
 /// The data thread and the control thread's ends of its queues.
