@@ -13,6 +13,8 @@ use keiro_control::{
 };
 use keiro_terminal::{VERSION, manual::Shell};
 
+use crate::names;
+
 pub(crate) use self::measure::{
     MEASURE_PORT, Measure, MeasureCommand, MeasureCompare, MeasureFit, MeasureNet, MeasurePart,
 };
@@ -497,12 +499,16 @@ pub(crate) struct Doctor {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Show {
     /// Paths to peers: state, round-trip time, loss, rate
+    #[command(mut_arg("name", |name| name.add(names::paths())))]
     Path(ShowMeasured),
     /// Applications: path, prediction, measured delays, latency target
+    #[command(mut_arg("name", |name| name.add(names::apps())))]
     App(ShowMeasured),
     /// Peers: state, keys, what was dropped
+    #[command(mut_arg("name", |name| name.add(names::peers())))]
     Peer(ShowOne),
     /// Tenants: device, weight, windows per path, what was dropped
+    #[command(mut_arg("name", |name| name.add(names::tenants())))]
     Tenant(ShowOne),
     /// Clients of the message socket on other hosts: address, messages, what was refused
     Client(ShowOne),
@@ -568,7 +574,7 @@ pub(crate) struct Monitor {
     ///
     /// Packets sent, received, acknowledged and lost, round-trip times, MTU and changes of paths. A
     /// busy gateway makes some MB/s of it; events that it has no room for are counted in the trace
-    #[arg(long, value_name = "PEER", conflicts_with = "egress")]
+    #[arg(long, value_name = "PEER", conflicts_with = "egress", add = names::peers())]
     pub(crate) qlog: Option<String>,
     /// End after this many events
     #[arg(long, value_name = "N", value_parser = count)]
@@ -611,7 +617,7 @@ fn what_if(text: &str) -> Result<WhatIf, WhatIfError> {
 pub(crate) struct Explain {
     /// The application; or a prefix or an address, which a daemon of the egress suite is asked for
     /// (--socket names its `control_socket` [default: /run/keiro/egress.sock])
-    #[arg(value_name = "APP|PREFIX")]
+    #[arg(value_name = "APP|PREFIX", add = names::apps())]
     pub(crate) app: String,
     #[command(flatten)]
     pub(crate) query: Query,
@@ -631,6 +637,7 @@ pub(crate) struct MessageSocket {
 #[derive(Args, Debug)]
 pub(crate) struct Send {
     /// The application
+    #[arg(add = names::apps())]
     pub(crate) app: String,
     #[command(flatten)]
     pub(crate) socket: MessageSocket,
@@ -654,6 +661,7 @@ pub(crate) struct Send {
 #[derive(Args, Debug)]
 pub(crate) struct Receive {
     /// The application
+    #[arg(add = names::apps())]
     pub(crate) app: String,
     #[command(flatten)]
     pub(crate) socket: MessageSocket,

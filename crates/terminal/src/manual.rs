@@ -2,17 +2,37 @@
 
 use std::{fs, path::Path};
 
+use clap_complete::{CompleteEnv, env::Shells};
+
 pub use clap_complete::Shell;
 
 use crate::{failure::Failure, output};
 
-/// Writes the completion script of `program` to standard output.
+/// The environment variable with which the scripts of [`completion`] ask the program.
+const COMPLETION_VARIABLE: &str = "KEIRO_COMPLETE";
+
+/// Answers a shell's completion script and ends the process; does nothing if none asks. Nothing may be written to
+/// standard output before.
+pub fn complete(command: impl Fn() -> clap::Command) {
+    CompleteEnv::with_factory(command)
+        .var(COMPLETION_VARIABLE)
+        .complete();
+}
+
+/// Writes the completion script of `program` to standard output. It asks the program itself, so that names of this
+/// machine are offered and a newer program needs no newer script.
 ///
 /// # Errors
-/// Standard output cannot be written.
-pub fn completion(program: &str, mut command: clap::Command, shell: Shell) -> Result<(), Failure> {
+/// Standard output cannot be written, or the shell is none of bash, zsh, fish, elvish and PowerShell.
+pub fn completion(program: &str, shell: Shell) -> Result<(), Failure> {
+    let shells = Shells::builtins();
+    let name = shell.to_string();
+    let unsupported = || Failure::new(format!("there is no completion for {name}"));
+    let completer = shells.completer(&name).ok_or_else(unsupported)?;
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut command, program, &mut script);
+    completer
+        .write_registration(COMPLETION_VARIABLE, program, program, program, &mut script)
+        .map_err(Failure::Output)?;
     output::text(String::from_utf8_lossy(&script))
 }
 

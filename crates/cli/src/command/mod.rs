@@ -70,9 +70,7 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Send(args) => messages::send(&args),
         Command::Receive(args) => messages::receive(&args),
         Command::Measure(args) => usage::measure(&args).and_then(|()| measure::measure(&args)),
-        Command::Completion { shell } => {
-            manual::completion(PROGRAM, Cli::command(), shell).map(success)
-        }
+        Command::Completion { shell } => manual::completion(PROGRAM, shell).map(success),
         Command::Man { output } => manual::man(Cli::command(), output.as_deref()).map(success),
         Command::Flowstats(args) => flowstats::flowstats(&args).map(success),
     }

@@ -2,9 +2,9 @@
 
 use std::{
     ffi::OsStr,
-    fs,
+    fs, io,
     os::unix::{ffi::OsStrExt, fs::PermissionsExt},
-    process::{Command, Stdio},
+    process::Command,
 };
 
 use crate::harness::{self, finish, keiro, run};
@@ -167,11 +167,32 @@ fn what_is_no_key_is_refused_and_not_repeated() {
 fn completion_exists_for_every_shell() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = run(["completion", shell]).expect_code(0).stdout;
-        for word in ["genkey", "monitor", "flowstats"] {
-            assert!(script.contains(word), "{shell}: no {word}");
-        }
+        assert!(script.contains("KEIRO_COMPLETE"), "{shell}: {script}");
     }
     run(["completion", "csh"]).expect_code(64);
+}
+
+#[test]
+fn a_shell_that_completes_gets_commands_options_and_files() {
+    for (words, expected) in [
+        (&["keiro", "flow"][..], "flowstats"),
+        (&["keiro", "show", "te"], "tenant"),
+        (&["keiro", "plan", "--what"], "--what-if"),
+        (&["keiro", "config", "check", "/etc/host"], "/etc/hosts"),
+    ] {
+        let output = keiro(["--"])
+            .args(words)
+            .env("KEIRO_COMPLETE", "bash")
+            .env("_CLAP_COMPLETE_INDEX", (words.len() - 1).to_string())
+            .output()
+            .expect("it runs");
+        let offered = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{words:?}");
+        assert!(
+            offered.lines().any(|line| line == expected),
+            "{words:?}: {offered}"
+        );
+    }
 }
 
 #[test]
@@ -214,14 +235,12 @@ fn a_man_page_that_cannot_be_written_is_an_error() {
 
 #[test]
 fn a_reader_that_leaves_early_is_no_error() {
-    // More than a pipe holds is written, so that the writer meets the closed end.
-    let mut child = keiro(["completion", "bash"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the command starts");
-    drop(child.stdout.take());
-    let output = child.wait_with_output().expect("it ends");
+    let (reader, writer) = io::pipe().expect("a pipe");
+    drop(reader);
+    let output = keiro(["completion", "bash"])
+        .stdout(writer)
+        .output()
+        .expect("it runs");
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
 }

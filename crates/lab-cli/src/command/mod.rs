@@ -37,9 +37,7 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Experiment(args) => experiment::experiment(&args),
         Command::MaxMin(args) => max_min::max_min(&args),
         Command::Demo(args) => demo::demo(&args).map(success),
-        Command::Completion { shell } => {
-            manual::completion("keiro-lab", Cli::command(), shell).map(success)
-        }
+        Command::Completion { shell } => manual::completion("keiro-lab", shell).map(success),
         Command::Man { output } => manual::man(Cli::command(), output.as_deref()).map(success),
     }
 }
