@@ -38,7 +38,7 @@ demo: ## five applications over two paths, about a minute; in a laboratory as ro
 test: setup lint ## everything that a change must pass
 	$(CARGO) xtask test $(if $(CI),--strict)
 
-test-quick: packages ## the tests that depend on nothing but their inputs, without root, in a minute or two
+test-quick: packages ## the tests that depend on nothing but their inputs, without root, in 2 to 4 minutes
 	$(CARGO) xtask test --pure
 
 lint: packages ## formatting, clippy, words and links

@@ -365,12 +365,13 @@ pub enum PathDownReason {
     Silent {
         /// How long nothing had been received.
         silent: Duration,
-        /// 2 RTT + 80 ms, so that death is noticed within 3 RTT + 100 ms.
+        /// 2 RTT + 80 ms, and twice the time that a full packet takes to leave: where that is short, an outage
+        /// is noticed within 3 RTT + 100 ms.
         limit: Duration,
     },
     /// It does not answer challenges.
     ChallengeUnanswered,
-    /// Short packets are answered, and none of so many IP bytes.
+    /// Short packets are answered, and none of `bytes` IP bytes.
     TooSmall {
         /// The size that does not pass: the least that a path needs, or the one that it was used with.
         bytes: u16,

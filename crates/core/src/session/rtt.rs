@@ -106,7 +106,7 @@ impl RttEstimator {
 
     /// Time after which an unanswered tail is probed (RFC 9002 §6.2.1).
     ///
-    /// The allowance for variation is bounded, because a path is given up after 2 RTT + 80 ms of
+    /// The allowance for variation is bounded, because a path may be given up after 2 RTT + 80 ms of
     /// silence: a probe must have time to be answered before. A probe too many costs little.
     pub(crate) fn probe_timeout(&self, ack_delay_max: Duration) -> Duration {
         let rtt = self.smoothed_or_initial();
