@@ -57,7 +57,7 @@ pub const LOOK: Duration = Duration::from_millis(100);
 pub const ALARM: f64 = 16.0;
 /// Threshold of the end. Ours: 400 packets of which none is lost, for a tolerance of 1 %.
 pub const END: f64 = 6.0;
-/// The end takes so much more for each one that did not last.
+/// What the threshold of the end grows by for each end that did not last.
 pub const END_STEP: f64 = 3.0;
 /// Most that the threshold of the end grows to. Ours: 1,200 packets, for a tolerance of 1 %.
 const END_MAX: f64 = 18.0;
@@ -67,7 +67,7 @@ const END_LIMIT: f64 = 2.0;
 const HOLD_DOWN_LOOKS: u32 = 20;
 const HOLD_DOWN_FACTOR: u32 = 4;
 const HOLD_DOWN_LOOKS_MAX: u32 = 600;
-/// An end after which the loss was not back for so many looks has lasted. Ours: five minutes.
+/// Looks without loss after which an end has lasted. Ours: five minutes.
 const LASTED: u32 = 3000;
 /// What is lost under the alternatives, in tolerances.
 const ALTERNATIVES: [f64; 3] = [2.0, 5.0, 20.0];
@@ -77,11 +77,11 @@ const SCALES: [(u32, f64); 2] = [(1, 3.5), (20, 5.0)];
 const TOLERANCE_MAX: f64 = 0.5;
 /// No hypothesis loses more than this.
 const LOSS_MAX: f64 = 0.9;
-/// The estimate forgets within so many looks, unless they had few packets. Ours: ten seconds.
+/// Looks within which the estimate forgets, unless they had few packets. Ours: ten seconds.
 const MEMORY: f64 = 100.0;
 /// Packets that the estimate remembers in any case. Ours: eight losses at twice a tolerance of 1 %.
 const PACKETS_MIN: f64 = 400.0;
-/// An estimate that differs by this factor from the reported one is news, if so many losses show it.
+/// An estimate that differs by this factor from the reported one is news, if [`NEWS_LOSSES`] show it.
 const NEWS_FACTOR: f64 = 1.5;
 const NEWS_LOSSES: f64 = 8.0;
 
@@ -379,7 +379,7 @@ mod tests {
             outcomes
         }
 
-        /// Looks until there is news; `None`: none in so many.
+        /// Looks until there is news; `None`: none in `looks_max`.
         fn looks_until_news(&mut self, test: &mut LossTest, looks_max: u32) -> Option<u32> {
             (1..=looks_max).find(|_| {
                 let news = test.on_look(self.next());

@@ -10,7 +10,7 @@ use keiro_units::{Bandwidth, ByteCount};
 
 /// What limits and costs are stated for.
 pub const MONTH: Duration = Duration::from_secs(30 * 86_400);
-/// A path is measured as in use for so long after its last data. Ours: a person who reads and goes on.
+/// Time after its last data for which a path is measured as in use. Ours: a person who reads and goes on.
 pub const IDLE_AFTER: Duration = Duration::from_secs(300);
 /// Then the rate of probes halves in this time. Ours: from 250 kbit/s to the floor in less than five minutes.
 const HALVES_IN: Duration = Duration::from_secs(30);

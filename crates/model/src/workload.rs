@@ -17,7 +17,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use keiro_units::Instant;
 
-/// So many messages make the window, times the squared variation of intervals where that is more
+/// Messages of the window, times the squared variation of intervals where that is more
 /// than one. Ours: the mean interval is then known within some 9 %.
 const MEMORY: f64 = 128.0;
 /// The window is at least this long, in seconds: what comes twice in it is seen to be a pattern.
@@ -26,30 +26,30 @@ const WINDOW_MIN: f64 = 300.0;
 const WINDOW_MAX: f64 = 1800.0;
 /// No pace is known from less than this, in seconds: what was sent in less counts as sent in it.
 const PACE_MIN: f64 = 1.0;
-/// What lasts for so many seconds is a way of sending, what does not is a burst. The silence after a
+/// Seconds from which what lasts is a way of sending; what does not is a burst. The silence after a
 /// burst belongs to the pattern; a burst is no change of it.
 const LASTING: f64 = 10.0;
-/// The window's blocks last for so many seconds, and have so many messages, at least.
+/// Least seconds and least messages of a block of the window.
 const BLOCK: f64 = LASTING / 2.0;
 const BLOCK_MESSAGES: u64 = 8;
-/// A pause that is longer than so many means of the others is one that stands out: exponential
-/// intervals are that long once in 5 × 10^8.
+/// Multiple of the others' mean from which a pause stands out: exponential intervals are that long once in
+/// 5 × 10^8.
 const STANDS_OUT: f64 = 20.0;
-/// A pause so many times as long as the next longest is the only one of its kind.
+/// Multiple of the next longest pause from which a pause is the only one of its kind.
 const ONLY_ONE: f64 = 4.0;
 /// Messages that come within this part of the mean interval come together; of a Poisson process
 /// these are 9.5 %.
 const TOGETHER: f64 = 0.1;
-/// A new way of sending is seen by so many blocks: one may be a burst or a pause.
+/// Blocks that show a new way of sending: one may be a burst or a pause.
 const CHANGED_BLOCKS: usize = 2;
-/// Of the older blocks one of so many may be like the newer ones, by chance.
+/// One in this number of older blocks may be like the newer ones, by chance.
 const ALIKE: usize = 8;
-/// A change of a mean counts from so many standard deviations on. Ours: it is looked for often.
+/// Standard deviations from which a change of a mean counts. Ours: it is looked for often.
 const SIGNIFICANT: f64 = 4.0;
 /// And if it is at least this part of the mean.
 const CHANGE_MIN: f64 = 0.2;
 
-/// An application that is silent for longer than all of these has stopped: a minute, and so many of
+/// An application that is silent for longer than all of these has stopped: a minute, and [`SILENT_PAUSES`] of
 /// its pauses.
 const SILENCE_MIN: Duration = Duration::from_secs(60);
 const SILENT_PAUSES: u32 = 20;
@@ -155,7 +155,7 @@ impl WorkloadMeter {
         self.open.add_interval(seconds);
     }
 
-    /// Whether a pause of so many seconds is longer than the pattern's.
+    /// Whether a pause of `seconds` is longer than the pattern's.
     fn is_silence(&self, seconds: f64) -> bool {
         self.seen()
             .is_none_or(|seen| seconds > seen.silence_max().as_secs_f64())

@@ -38,7 +38,7 @@ use keiro_units::{Bandwidth, Instant};
 
 use self::{
     receiver::{Drops, OTHERS_MIN, Relief, Unseen, receiver_load},
-    trial::{DOUBT_MIN, Trial},
+    trial::{FEWER_COPIES_AFTER_MIN, Trial},
 };
 use super::{
     Cause, Controller, Decision, DeliveryCounts, Held, Limits, Observation, Parameters, TooNarrow,
@@ -53,8 +53,8 @@ pub struct Adaptive {
     /// More or fewer copies on trial.
     trial: Trial,
     /// When fewer copies are tried next because those in force leave too much loss.
-    doubt_at: Instant,
-    doubt_after: Duration,
+    fewer_copies_at: Instant,
+    fewer_copies_after: Duration,
     /// M may be no more, because of congestion.
     cap: Option<Bandwidth>,
     /// By how much it is let up next.
@@ -89,9 +89,9 @@ const QUEUE_MAX: Duration = Duration::from_secs(1);
 /// busy with others' packets. Ours: half of the aggregates have half as much of others' between
 /// their copies.
 const SPREAD_MIN: f64 = 1.5;
-/// So many periods with a queue at most are looked at together. Ours: what half a second shows.
+/// Most periods with a queue that are looked at together. Ours: what half a second shows.
 const QUEUED_PERIODS: u32 = 10;
-/// Losses beyond the line's own that are none by chance: so many, and so many standard
+/// Losses beyond the line's own that are none by chance: as many, and as many standard
 /// deviations. Ours: less than once in five minutes by chance.
 const CONGESTION_LOSSES: f64 = 4.0;
 /// M is held at this share of what arrived, so that the queue empties.
@@ -99,8 +99,8 @@ const HELD_SHARE: f64 = 0.95;
 /// M is let up by this share first, and by twice as much each time while it stays calm.
 const LET_UP: f64 = 0.1;
 const LET_UP_MAX: f64 = 1.0;
-/// What is to be carried needs so much room beside its mean: before a copy is added, and before one
-/// is taken away. Ours.
+/// Multiples of the mean of what is to be carried for which there must be room: before a copy is added, and
+/// before one is taken away. Ours.
 const ROOM_MORE: f64 = 1.2;
 const ROOM_FEWER: f64 = 1.05;
 /// Periods over which the loss before a trial is taken.
@@ -128,8 +128,8 @@ impl Adaptive {
             held,
             line: LineLoss::default(),
             trial: Trial::None,
-            doubt_at: Instant::ZERO,
-            doubt_after: DOUBT_MIN,
+            fewer_copies_at: Instant::ZERO,
+            fewer_copies_after: FEWER_COPIES_AFTER_MIN,
             cap: None,
             let_up: LET_UP,
             answered_until: Instant::ZERO,
@@ -422,7 +422,7 @@ impl Adaptive {
         if self.trial != Trial::None {
             return None;
         }
-        if let Some(step) = self.doubt(now) {
+        if let Some(step) = self.try_fewer_copies(now) {
             return Some(step);
         }
         let few = by_others || overflows <= f64::from(thresholds.overflow_low);

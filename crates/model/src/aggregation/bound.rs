@@ -6,8 +6,8 @@ use std::{fmt, time::Duration};
 use super::{Limits, Parameters};
 use keiro_units::{Bandwidth, ByteCount};
 
-/// The copies of one aggregate leave back to back; so much time at B they take at most, so that
-/// nothing else waits longer for them. Keiro's rule for every burst.
+/// Most time at B that the copies of one aggregate take, which leave back to back: nothing else waits longer
+/// for them. Keiro's rule for every burst.
 pub const BURST_MAX: Duration = Duration::from_millis(2);
 
 /// Not even the smallest combination stays within the bandwidth.

@@ -71,7 +71,7 @@ pub enum Cause {
         /// Up to which there is said to be none.
         threshold: Probability,
     },
-    /// The line loses so much that N copies leave the loss wanted, or the nearest to it.
+    /// The line loses `copies`, of which N copies leave the loss wanted, or the nearest to it.
     LineLoss {
         /// Share of copies that the line loses.
         copies: f64,
@@ -82,7 +82,7 @@ pub enum Cause {
         /// The share wanted at most.
         target: Probability,
     },
-    /// Even so many copies leave too much loss: for a moment there are fewer, to see whether the
+    /// The copies in force leave too much loss: for a moment there are fewer, to see whether the
     /// copies are the cause.
     Doubt {
         /// Share of aggregates that is lost, by what is known of the copies.

@@ -15,7 +15,7 @@ pub(super) struct LineLoss {
     newest: [Fading; 2],
     long: Fading,
     pairs: Pairs,
-    /// So many copies were not worth it, and until when that is believed.
+    /// The number of copies that was not worth it, and until when that is assumed.
     worthless: Option<(u8, Instant)>,
     worthless_for: BeliefDuration,
 }
@@ -57,7 +57,7 @@ struct Pairs {
 struct EarlierPairs {
     /// The share lost of second copies behind a lost first one.
     together: f64,
-    /// By so many first ones.
+    /// First copies lost that show it.
     firsts_lost: f64,
     at: Instant,
     /// How long it counts.
@@ -89,15 +89,15 @@ pub(super) struct LossGoal {
 const NEWEST: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(1)];
 /// Memory for everything else.
 const LONG: Duration = Duration::from_secs(10);
-/// News is what lies so many standard deviations off. Ours: once in thirty thousand by chance.
+/// Standard deviations from which a difference is news. Ours: once in thirty thousand by chance.
 const NEWS: f64 = 4.0;
 /// Losses that an estimate of loss is of at least.
 const LOSSES_MIN: f64 = 3.0;
-/// So many losses are assumed to have been independent before any was seen. Ours.
+/// Losses that are assumed to have been independent before any was seen. Ours.
 const PRIOR: f64 = 5.0;
 /// Aggregates that are lost by chance, in standard deviations: a copy more is tried unless more were. Ours.
 const BY_CHANCE: f64 = 2.0;
-/// Of what was before news so many first copies lost still count. Ours.
+/// Lost first copies from before news that still count. Ours.
 const REMEMBERED: f64 = 20.0;
 /// How long what was found of copies lost together is believed with N = 1, which shows nothing: at
 /// first, and at most. Ours: to find it again takes some tenths of a second.
@@ -105,7 +105,7 @@ const TOGETHER_FOR_MIN: Duration = Duration::from_secs(5);
 const TOGETHER_FOR_MAX: Duration = Duration::from_secs(60);
 
 impl LineLoss {
-    /// What was seen with so many copies each; a loss of `calm` at most is none.
+    /// What was seen with `copies_each` copies; a loss of `calm` at most is none.
     pub(super) fn add(&mut self, now: Instant, seen: &LossSample, copies_each: u8, calm: f64) {
         self.long.add(now, seen.copies, LONG);
         for (newest, memory) in self.newest.iter_mut().zip(NEWEST) {
@@ -143,7 +143,7 @@ impl LineLoss {
         }
     }
 
-    /// So many copies were not found to be worth nothing recently.
+    /// `copies` copies were not found to be worth nothing recently.
     pub(super) fn is_worth_trying(&self, now: Instant, copies: u8) -> bool {
         let worthless = self.worthless.filter(|(_, until)| now < *until);
         worthless.is_none_or(|(worthless, _)| copies < worthless)
@@ -322,7 +322,7 @@ impl Pairs {
         self.before.filter(|before| now < before.until)
     }
 
-    /// What copies are lost to if `loss` of them is, and so many standard deviations fewer aggregates than seen.
+    /// What copies are lost to if `loss` of them is, and `fewer` standard deviations fewer aggregates than seen.
     fn losses(&self, now: Instant, loss: f64, fewer: f64) -> Mixture {
         if self.copies < 2 {
             let before = self.remembered(now);
@@ -370,7 +370,7 @@ mod tests {
         Instant::ZERO + PERIOD * periods
     }
 
-    /// Periods of a thousand aggregates with so many copies and aggregates lost of each.
+    /// Periods of a thousand aggregates, with the copies and aggregates lost in each.
     fn line(copies: u8, copies_lost: u64, aggregates_lost: u64) -> (LineLoss, Instant) {
         let mut line = LineLoss::default();
         for period in 1..400 {

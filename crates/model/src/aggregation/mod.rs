@@ -213,7 +213,7 @@ impl Observation {
         self.per_second(self.socket_overflows.saturating_add(self.system_overflows))
     }
 
-    /// So many in the period, per second; zero for a period of zero.
+    /// `count` in the period, as a rate per second; zero for a period of zero.
     fn per_second(&self, count: u64) -> f64 {
         match self.period.is_zero() {
             true => 0.0,

@@ -75,7 +75,7 @@ pub struct Plant {
     begun: f64,
 }
 
-/// Payload waits for so long at most, then it is given up.
+/// Longest wait of payload, after which it is given up.
 const BACKLOG_MAX: Duration = Duration::from_secs(1);
 
 impl Default for Conditions {

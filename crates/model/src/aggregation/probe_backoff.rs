@@ -33,7 +33,7 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 const SAME_LOAD: f64 = 0.95;
 /// From one step to the next.
 const STEP_AFTER: Duration = Duration::from_secs(1);
-/// A step back went well if nothing happened for so long. Ours: a buffer of some dozens of packets that get a
+/// Time without an event after which a step back went well. Ours: a buffer of some dozens of packets that get a
 /// hundredth more than their receiver takes fills within it.
 const JUDGED_AFTER: Duration = Duration::from_secs(5);
 /// Levels that are remembered, the lowest. Ours: there are five values of I.
@@ -54,7 +54,7 @@ impl ProbeBackoff {
         }
     }
 
-    /// So much is wanted: where a step was taken back for another reason, nothing was shown of it.
+    /// `load` is wanted: where a step was taken back for another reason, nothing was shown of it.
     pub(super) fn on_load(&mut self, load: f64) {
         self.tried = self.tried.filter(|(_, tried)| load >= tried * SAME_LOAD);
     }

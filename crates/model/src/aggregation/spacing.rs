@@ -59,7 +59,7 @@ pub enum Source {
     Aged(Duration),
 }
 
-/// Of copies one train is taken in so long. Ours: trains that are closer met the same packets of
+/// Time in which one train of copies is taken. Ours: trains that are closer met the same packets of
 /// others, and forty-eight of them, which is what is kept, are half a second.
 pub const TAKEN_EVERY: Duration = Duration::from_millis(10);
 /// Copies that are spread over less are not believed. Ours: five times what the stamps of a busy
@@ -67,13 +67,13 @@ pub const TAKEN_EVERY: Duration = Duration::from_millis(10);
 pub const SPAN_MIN: Duration = Duration::from_micros(100);
 /// Memory of the mean length: this part is the newest train's.
 const LENGTH_MEMORY: f64 = 1.0 / 16.0;
-/// For so long a figure is of now. Ours: twice what changes take to be seen where trains are rare.
+/// How long a figure counts as current. Ours: twice what changes take to be seen where trains are rare.
 const FRESH_FOR: Duration = Duration::from_secs(2);
-/// For so long trains hold against short copies. Ours: where a machine is busy trains are rare.
+/// How long trains hold against short copies. Ours: where a machine is busy trains are rare.
 const TRAINS_HOLD_FOR: Duration = Duration::from_secs(10);
 /// After this nothing is known. A path's trains are kept as long.
 const KNOWN_FOR: Duration = Duration::from_secs(60);
-/// Of how far copies were spread so many samples of so long are kept, and fewer are not used. Ours: the peer
+/// Samples of how far copies were spread: how many are kept, the least that are used, and their age. Ours: the peer
 /// reports at most one in 20 ms, and what came between the copies of one aggregate is chance.
 const SPREADS_MAX: usize = 32;
 const SPREADS_MIN: usize = 8;

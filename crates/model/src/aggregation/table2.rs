@@ -60,12 +60,12 @@ enum Trial {
     },
 }
 
-/// S grows by so much in a period. Ours: a quarter of what it may at least be, so that from the
+/// Bytes by which S grows in a period. Ours: a quarter of what it may at least be, so that from the
 /// least to the initial value it takes twelve periods.
 const SIZE_INCREASE: u64 = 128;
 /// S falls to one part of this. Chiu and Jain's usual decrease.
 const SIZE_DECREASE: u64 = 2;
-/// The loss has grown if it is so many times what it was. Ours: of twenty losses each, chance makes
+/// Multiple of the earlier loss from which it has grown. Ours: of twenty losses each, chance makes
 /// it one and a half once in a dozen times, of one and the same loss.
 const GROWN: f64 = 1.5;
 
@@ -167,7 +167,7 @@ impl Table2 {
         } = &self.held;
         let with = |copies| Parameters { copies, ..*wanted };
         let thresholds = limits.thresholds();
-        match self.losses.judge()? {
+        match self.losses.verdict()? {
             Verdict::High(loss) => {
                 let threshold = thresholds.loss_high;
                 let lower = limits.copies_below(current.copies).map(with);
@@ -272,7 +272,7 @@ enum Verdict {
     Low(f64),
 }
 
-/// So many losses show how large a loss is. Ours: to a quarter.
+/// Losses that show how large a loss ratio is. Ours: to a quarter.
 const LOSSES_SHOWN: u64 = 20;
 
 impl Losses {
@@ -295,7 +295,7 @@ impl Losses {
     }
 
     /// `None`: too little is known yet.
-    fn judge(&mut self) -> Option<Verdict> {
+    fn verdict(&mut self) -> Option<Verdict> {
         let loss = self.short.loss();
         if self.short.lost >= LOSSES_SHOWN && loss >= self.high.get() {
             self.clear();
@@ -341,7 +341,7 @@ mod tests {
         controller
     }
 
-    /// A second with so many overflows, and of 100,000 aggregates so many lost.
+    /// A second with `overflows`, and with `lost` of 100,000 aggregates.
     fn second(overflows: u64, lost: u64) -> Observation {
         Observation {
             period: Duration::from_secs(1),
@@ -573,7 +573,7 @@ mod tests {
                 aggregates: DeliveryCounts { sent, lost },
                 ..Observation::default()
             });
-            losses.judge()
+            losses.verdict()
         };
         assert_eq!(add(100, 19), None);
         assert_eq!(add(100, 1), Some(Verdict::High(0.1)));

@@ -93,11 +93,10 @@ const WAIT_PACKETS_MIN: f64 = 0.5;
 const CROSS_PACKET_BITS: f64 = 12_000.0;
 /// Where the shortest wait that counts is that of more packets, there is no estimate.
 const WAIT_PACKETS_MAX: f64 = 4.0;
-/// Of the packets so many more are to be within the shortest wait that counts than in the same time
-/// after it: those that did not wait at all. Ours: up to a load of 0.8; without any, chance alone
-/// makes it a tenth.
-const UNHINDERED_MIN: f64 = 0.12;
-/// Long waits are to be this part of what the queue has, at least, give or take so many standard
+/// Least share of packets that did not wait at all: those within the shortest wait that counts, less those in
+/// the same time after it. Ours: up to a load of 0.8; without any, chance alone makes it a tenth.
+const UNQUEUED_MIN: f64 = 0.12;
+/// Long waits are to be this part of what the queue has, at least, give or take [`LONG_WAITS_DEVIATIONS`] standard
 /// deviations of their number.
 const LONG_WAITS_MIN: f64 = 0.5;
 const LONG_WAITS_DEVIATIONS: f64 = 1.0;
@@ -220,11 +219,11 @@ impl Lone {
     /// Whether a queue of this load explains the waits.
     fn is_queue(&self, load: f64, wait_packets: f64) -> bool {
         let [once, twice, four] = self.at_most;
-        let unhindered = once - (twice - once);
+        let unqueued = once - (twice - once);
         let expected = self.all * (1.0 - wait_at_most(4.0 * wait_packets, load)).max(0.0);
         let chance = LONG_WAITS_DEVIATIONS * expected.sqrt();
         let is_long = self.all - four >= LONG_WAITS_MIN * expected - chance;
-        unhindered >= UNHINDERED_MIN * self.all && is_long
+        unqueued >= UNQUEUED_MIN * self.all && is_long
     }
 }
 

@@ -128,7 +128,7 @@ impl Provider {
         increase * (2.0 - decrease) / (2.0 * decrease) / window.powi(2)
     }
 
-    /// The unit in packets of so many wire bytes.
+    /// The unit in packets per second. `packet`: wire bytes of each.
     fn packets_per_second(&self, packet: ByteCount) -> Option<f64> {
         let bits = self.unit?.as_bits_per_second().max(1) as f64;
         Some(bits / 8.0 / packet.get().max(1) as f64)

@@ -21,7 +21,7 @@ use keiro_units::{Bandwidth, ByteCount, Instant};
 /// The window at first of a tenant of weight 1 at the reference round trip: what a bottleneck's
 /// buffer takes of many at once. Ours.
 const WINDOW_FIRST: f64 = 4.0;
-/// At first the rate grows by e in so many reference round trips: tenants that learn of the same
+/// Reference round trips in which the rate grows by e at first: tenants that learn of the same
 /// full buffer at different times have grown little apart by then. Ours.
 const START_SPAN: f64 = 4.0;
 /// What a window gives up within a round trip at most, as a share, if b is not more: TCP's half. With

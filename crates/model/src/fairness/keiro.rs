@@ -60,7 +60,7 @@ const APPROACH: f64 = 0.5;
 /// round trip later.
 const RISE_MAX: f64 = 0.3;
 const RISE_MAX_EMPTY: f64 = 0.5;
-/// Fastest fall, the same: this much, and so much more per second of queueing time.
+/// Fastest fall, the same: a constant, and what a second of queueing time adds.
 const FALL_MAX: f64 = 0.1;
 const FALL_MAX_PER_QUEUE: f64 = 200.0;
 /// The same per share of packets lost.
@@ -82,7 +82,7 @@ const SMOOTHING_LOSS_PACKETS: f64 = 100.0;
 const START: f64 = -2.0;
 const RISE_START: f64 = 3.0;
 /// A tenant that begins where it knows the way, and sees no queue and no loss, may send much as its
-/// own TCP flows do then: so many packets in a round trip (RFC 6928), or in FREE_SPAN, s, if that is
+/// own TCP flows do then: FREE_PACKETS in a round trip (RFC 6928), or in FREE_SPAN, s, if that is
 /// longer, and FREE_GROWTH more for each that arrives, until FREE_TOTAL have. TCP's 1 for each, and
 /// 100 packets, is what makes buffers of thirty packets overflow. Ours.
 const FREE_PACKETS: f64 = 10.0;
@@ -99,9 +99,9 @@ const DRAIN_TIME: f64 = 0.3;
 /// ln(rate / unit) at most, either way: how far a rate without a queue goes beyond its unit, 163,000
 /// times.
 const BOUND: f64 = 12.0;
-/// One feedback changes ln(rate) by so much at most.
+/// Largest change of ln(rate) by one feedback.
 const STEP_MAX: f64 = 0.2;
-/// The window: so many round trips of the rate, and so much of it for delays at the ends, s, and
+/// The window: round trips of the rate, further seconds of the rate for delays at the ends, and
 /// packets. It is a bound for when nothing is heard; the rate decides.
 const WINDOW_ROUND_TRIPS: f64 = 1.25;
 const WINDOW_SLACK: f64 = 0.01;

@@ -113,7 +113,7 @@ impl Binned {
     }
 }
 
-/// So many repetitions say how much times vary.
+/// Repetitions that say how much times vary.
 const REPEATED_MIN: usize = 4;
 
 /// One range of points per bin.
@@ -256,7 +256,7 @@ fn steady_candidates(deviations: &[Deviation]) -> Vec<f64> {
 /// The standard deviation of a bin's times: its own, drawn towards what all bins say the more, the
 /// fewer points it has.
 fn spread(middle: f64, times: &[f64], noise: Noise) -> f64 {
-    // As if so many points more had the deviation that all bins say.
+    // Points more, as if each had the deviation that all bins say.
     const BORROWED: f64 = 20.0;
     let common = noise.deviation(middle).powi(2);
     let others = times.len() as f64 - 1.0;

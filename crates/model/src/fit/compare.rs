@@ -83,7 +83,7 @@ pub enum CompareError {
 /// Enough for probabilities to a per cent.
 const DRAWS: usize = 2000;
 
-/// So many sizes of a stretch are looked at for where the faster one is sure.
+/// Sizes of a stretch that are looked at for where the faster one is sure.
 const SIZES: usize = 33;
 
 /// From this probability on, the faster one is sure.

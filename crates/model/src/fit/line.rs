@@ -27,7 +27,7 @@ pub(super) struct Line {
     pub(super) kept_cost: f64,
 }
 
-/// So many standard errors from the line, a bin is an outlier.
+/// Standard errors from the line at which a bin is an outlier.
 pub(super) const FAR: f64 = 4.0;
 
 impl Line {

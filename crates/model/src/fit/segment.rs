@@ -73,7 +73,7 @@ pub(super) fn segment(binned: &mut Binned) -> Segmentation {
     cut(binned)
 }
 
-/// How many parameters so many pieces have, with what the search for breaks takes.
+/// How many parameters `pieces` pieces have, with what the search for breaks takes.
 fn parameters(pieces: usize) -> usize {
     // Two of each line; the place of each break, and as breaks were put where they take the most
     // away, more than their share.

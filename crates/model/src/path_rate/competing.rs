@@ -18,10 +18,10 @@ const CUBIC_C: f64 = 0.4;
 const CUBIC_BETA: f64 = 0.7;
 /// Smallest window, packets.
 const WINDOW_MIN: f64 = 4.0;
-/// So often it is tested whether there is a foreign flow, s, and again where none was seen.
+/// Times, s, between tests whether there is a foreign flow: usually, and where none was seen.
 const TEST_EVERY: f64 = 3.0;
 const TEST_AGAIN: f64 = 1.0;
-/// So many tests come first, this time apart, s, and one that sees none is enough: the rate of radio varies,
+/// The first tests: how many, and the time between them, s; one that sees none is enough: the rate of radio varies,
 /// and what it queues looks like a foreign flow at times.
 const TESTS_FIRST: u32 = 4;
 const TEST_FIRST: f64 = 0.5;
@@ -31,22 +31,22 @@ const TEST_LATEST: f64 = 2.0;
 /// delays vary, and less than empties the line.
 const TEST_WINDOW: f64 = 0.25;
 const TEST_QUEUE: f64 = 0.7;
-/// A queue shorter than this, s, and than so many packets cannot be tested, and is none of a foreign flow.
+/// A queue shorter than this, s, and than [`TEST_PACKETS_MIN`] cannot be tested, and is none of a foreign flow.
 const TEST_QUEUE_MIN: f64 = 0.002;
 const TEST_PACKETS_MIN: f64 = 2.0;
 /// Packets in flight that a quarter of can be withheld of.
 const TEST_IN_FLIGHT_MIN: f64 = 16.0;
 /// The line is ours alone from this share on. Ours: half between one of two flows and the only one.
 const ALONE: f64 = 0.75;
-/// Other shares are implausible, and so many of them in a row are too many.
+/// Other shares are implausible; and how many of them in a row are too many.
 const SHARE_LEAST: f64 = -0.4;
 const SHARE_MOST: f64 = 1.25;
 const IMPLAUSIBLE_MAX: u32 = 2;
-/// So many tests in a row say that.
+/// Tests in a row that say that.
 const ALONE_TIMES: u32 = 2;
 
-/// What stands after a test is of other flows where the queue has become shorter by this, s, at least, and by so many
-/// times what delays vary; and where the route was taken to be longer in the last so many seconds.
+/// What stands after a test is of other flows where the queue has become shorter by this, s, and by [`OTHERS_JITTERS`]
+/// times what delays vary, at least; and where the route was taken to be longer in the last [`OTHERS_AGAIN`] seconds.
 const OTHERS_SHORTER: f64 = 0.001;
 const OTHERS_JITTERS: f64 = 2.0;
 const OTHERS_AGAIN: f64 = 30.0;

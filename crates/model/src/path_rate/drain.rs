@@ -7,7 +7,7 @@ use super::{
     competing::Lengthened, from_seconds, seconds,
 };
 
-/// A drain is due when a queue has stood for so long, s; the part of the loop that stays in flight at
+/// Time, s, that a queue has stood when a drain is due; the part of the loop that stays in flight at
 /// least; what it lets go beside the queue, s, and how long it lasts, s.
 const DRAIN_EVERY: f64 = 10.0;
 pub(super) const DRAIN_FIRST: f64 = 2.0;
@@ -17,8 +17,8 @@ pub(super) const DRAIN_TIME: f64 = 0.002;
 pub(super) const DRAIN_SPAN: f64 = 0.02;
 /// What is added after that, as a part of the target queue.
 pub(super) const HEADROOM_DRAINED: f64 = 0.25;
-/// A queue is far too long beyond so many targets. If it stays so for so many rounds and this time, s,
-/// it is none of ours.
+/// Targets beyond which a queue is far too long; rounds and time, s, after which such a queue is none of
+/// ours.
 const FAR_TARGETS: f64 = 2.0;
 const STUCK_ROUNDS: f64 = 2.0;
 const STUCK_TIME: f64 = 0.1;

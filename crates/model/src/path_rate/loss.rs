@@ -2,8 +2,8 @@
 
 /// Packets that the line's own loss is remembered of. Ours: 5 % within a tenth of that.
 const MEMORY_PACKETS: f64 = 1000.0;
-/// What is lost beyond the line's own loss and is no chance: so many standard deviations, packets, and
-/// this share of what was sent. The share is BBR's.
+/// What is lost beyond the line's own loss and is no chance: standard deviations, packets, and a share of what
+/// was sent. The share is BBR's.
 const DEVIATIONS: f64 = 4.0;
 const PACKETS: f64 = 2.0;
 const SHARE: f64 = 0.02;

@@ -43,7 +43,7 @@ use self::{
     loss::{LINE_MAX, LossMeter},
 };
 
-/// A path begins at so many packets per round trip (RFC 6928), and at this rate at most, bytes/s.
+/// Packets per round trip at which a path begins (RFC 6928), and the most that these are, bytes/s.
 /// Ours: the slowest lines that are worth a gateway.
 const START_PACKETS: f64 = 10.0;
 const START_MAX: f64 = 1e6 / 8.0;
@@ -53,7 +53,7 @@ const RATE_MIN: f64 = 1000.0;
 const RATE_MAX: f64 = 8e12 / 8.0;
 /// The round trip that is assumed before the first one (RFC 9002 §6.2.2), s.
 const LOOP_INITIAL: f64 = 0.333;
-/// The target queue: this time, s, and so many packets. Ours: timers are late by parts of a
+/// The target queue: a time, s, and packets. Ours: timers are late by parts of a
 /// millisecond, and with less than a packet the line pauses between two of them.
 const TARGET: f64 = 0.002;
 const TARGET_PACKETS: f64 = 1.0;
@@ -68,10 +68,10 @@ const LONG: f64 = 0.75;
 const WINDOW: f64 = 0.05;
 const WINDOW_MAX: f64 = 0.3;
 const WINDOW_OF_LOOP: f64 = 0.5;
-/// A round is a loop and so long, s, and so many packets.
+/// A round is a loop and this time, s, and has [`ROUND_PACKETS`] packets.
 const ROUND_SPAN: f64 = 0.02;
 const ROUND_PACKETS: f64 = 4.0;
-/// The line is slower than what is sent where the queue grows by so much of the time. Ours: a queue that
+/// Seconds per second by which the queue grows where the line is slower than what is sent. Ours: a queue that
 /// stays may be of bursts, of which acknowledgements show the last packets only.
 const QUEUE_GROWTH: f64 = 0.01;
 const QUEUE_GROWTH_JITTERS: f64 = 3.0;
@@ -91,13 +91,13 @@ const PUSH: f64 = 1.05;
 const GROWTH_MAX: f64 = 1.0;
 /// The same where only loss shows what is too much. Ours: a policer's bucket lets more pass for a while.
 const GROWTH_CAUTIOUS: f64 = 0.125;
-/// After a loss of too much speed: the part of what arrived that is sent for so many rounds and this
-/// time, s, and what is added after that, as a part of the rate.
+/// After a loss of too much speed: the part of what arrived that is sent, the rounds and the time, s, for which
+/// it is, and what is added after that, as a part of the rate.
 const HOLD: f64 = 0.97;
 const HOLD_ROUNDS: f64 = 16.0;
 const HOLD_TIME: f64 = 1.0;
 const HOLD_TIME_MAX: f64 = 4.0;
-/// So often the rate is lowered in a row before loss may be the line's own: what a policer's bucket let
+/// Times that the rate is lowered in a row before loss may be the line's own: what a policer's bucket let
 /// pass was more than it will.
 const HOLD_TIMES: u32 = 3;
 const GROWTH_AFTER_HOLD: f64 = 0.02;
@@ -105,19 +105,19 @@ const GROWTH_AFTER_HOLD: f64 = 0.02;
 const COMPETING_PACE: f64 = 1.25;
 /// Nothing to send for longer than this, s, is a pause of the application.
 const PAUSE: f64 = 0.002;
-/// A rate that nothing has confirmed for so long, s, is begun at half. Ours: as long as a base delay
+/// Time, s, without confirmation after which a rate is begun at half. Ours: as long as a base delay
 /// holds.
 const CONFIRMED_FOR: f64 = 10.0;
-/// Nothing arrives for so long, s, and for so many packets, though packets are on the way: radio that
+/// Time, s, and packets for which nothing arrives though packets are on the way: radio that
 /// pauses. What arrives then at once says nothing about the rate.
 const GAP: f64 = 0.1;
 const GAP_PACKETS: f64 = 8.0;
-/// A hint is worth a jump from here on, and its first half is confirmed by so much of it.
+/// A hint is worth a jump from here on; the part of it that comes first, and the part that confirms that.
 const HINT_WORTH: f64 = 1.25;
 const HINT_FIRST: f64 = 0.5;
 const HINT_CONFIRMED: f64 = 0.4;
 const HINT_REST: f64 = 0.95;
-/// So long, s, a hint that was wrong is not believed again, unless it differs by this much.
+/// Time, s, for which a hint that was wrong is not believed again, unless it differs by [`HINT_NEWS`].
 const HINT_REFUTED_FOR: f64 = 10.0;
 const HINT_NEWS: f64 = 0.25;
 

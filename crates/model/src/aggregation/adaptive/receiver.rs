@@ -50,10 +50,10 @@ pub(super) struct Unseen {
 const UNSEEN: Duration = Duration::from_secs(2);
 /// Memory for what the receiver drops. Ours: others' bursts come several times within it.
 const DROPS: Duration = Duration::from_secs(1);
-/// What the receiver's system drops is others' if it is more than so many times what ours can be.
+/// Multiple of what can be ours from which drops of the receiver's system are others'.
 /// Ours: the smallest step relieves it by a quarter of our part.
 const DROPS_OF_OURS: f64 = 4.0;
-/// Where so much of ours is lost, fewer packets are tried nevertheless: the others may be peers that do
+/// Loss of ours from which fewer packets are tried nevertheless: the others may be peers that do
 /// the same. Ours: bursts that leave time between them take less.
 const DROPS_HEAVY: f64 = 0.1;
 /// Periods after which relief is judged.
@@ -61,8 +61,7 @@ const RELIEF_PERIODS: u32 = 2;
 /// Relief leaves this part of the overflows at most. Ours: the smallest step leaves three quarters
 /// of the aggregates.
 const RELIEVED: f64 = 0.85;
-/// That others overflow the receiver is believed for so long at first, and each time for twice as
-/// long.
+/// How long it is assumed at first that others overflow the receiver; the time doubles with each check.
 pub(super) const OTHERS_MIN: Duration = Duration::from_secs(2);
 const OTHERS_MAX: Duration = Duration::from_secs(60);
 
@@ -189,7 +188,7 @@ impl Adaptive {
         Some((step, Cause::Calm { calm }))
     }
 
-    /// Whether the receiver may be given so many copies again, which are sent then.
+    /// Whether the receiver may be given `copies` copies again, which are sent then.
     pub(super) fn try_receiver(&mut self, now: Instant, copies: u8) -> bool {
         let Held {
             limits, current, ..

@@ -13,14 +13,14 @@ use crate::aggregation::{
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Trial {
     None,
-    /// N was raised from here, where at most so much was lost.
+    /// N was raised from `from`, where `loss_at_most` was lost at most.
     Raised {
         since: Instant,
         from: u8,
         loss_at_most: f64,
         seen: DeliveryCounts,
     },
-    /// So much was lost with more copies, so there are fewer for a while.
+    /// There are fewer for a while, because of the loss with more.
     Fewer {
         since: Instant,
         before: u8,
@@ -38,12 +38,12 @@ const TRIAL_MAX: Duration = Duration::from_secs(5);
 const WORSE: f64 = 1.25;
 /// As much less as this is less by the copies that are missing. Ours: by chance once in fifty times.
 const BETTER: f64 = 1.5;
-/// Loss of so many times the target raises doubts whether copies that are not enough are too many.
-/// Ours: what the doubt costs is little of that.
-const DOUBT_FROM: f64 = 5.0;
-/// How long after the first such doubt comes the next; each time after twice as long.
-pub(super) const DOUBT_MIN: Duration = Duration::from_secs(2);
-const DOUBT_MAX: Duration = Duration::from_secs(60);
+/// Multiple of the loss target from which fewer copies are tried: the copies themselves may cause the loss.
+/// Ours: what the trial costs is little of that.
+const FEWER_COPIES_LOSS: f64 = 5.0;
+/// Time from the first such trial to the next; it doubles with each.
+pub(super) const FEWER_COPIES_AFTER_MIN: Duration = Duration::from_secs(2);
+const FEWER_COPIES_AFTER_MAX: Duration = Duration::from_secs(60);
 
 impl Adaptive {
     /// What comes of more copies.
@@ -106,7 +106,7 @@ impl Adaptive {
     }
 
     /// Where copies leave more loss than wanted, they may be what causes it.
-    pub(super) fn doubt(&mut self, now: Instant) -> Option<(Parameters, Cause)> {
+    pub(super) fn try_fewer_copies(&mut self, now: Instant) -> Option<(Parameters, Cause)> {
         let Held {
             limits,
             wanted,
@@ -118,11 +118,14 @@ impl Adaptive {
         let copies = limits.copies_below(current.copies)?;
         // So few that none need be lost are no reason to send less of what is thin.
         let is_shown = self.line.shows_lost_aggregates();
-        if residual <= DOUBT_FROM * target.get() || !is_shown || now < self.doubt_at {
+        if residual <= FEWER_COPIES_LOSS * target.get() || !is_shown || now < self.fewer_copies_at {
             return None;
         }
-        self.doubt_at = now + self.doubt_after;
-        self.doubt_after = self.doubt_after.saturating_mul(2).min(DOUBT_MAX);
+        self.fewer_copies_at = now + self.fewer_copies_after;
+        self.fewer_copies_after = self
+            .fewer_copies_after
+            .saturating_mul(2)
+            .min(FEWER_COPIES_AFTER_MAX);
         self.trial = Trial::Fewer {
             since: now,
             before: current.copies,
@@ -149,7 +152,7 @@ impl Adaptive {
         } = &self.held;
         let first = !self.network.has_failed();
         let loss = less.loss();
-        self.doubt_after = DOUBT_MIN;
+        self.fewer_copies_after = FEWER_COPIES_AFTER_MIN;
         self.line.reset();
         let target = self.loss_goal().target;
         self.line

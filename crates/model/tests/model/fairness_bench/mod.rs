@@ -128,7 +128,7 @@ enum Kind {
         hop: usize,
     },
     /// What became of a packet is known at its ingress.
-    Told {
+    Resolved {
         tenant: usize,
         sent_at: u64,
         lost: bool,
@@ -253,7 +253,7 @@ impl Run<'_> {
                     sent_at,
                     hop,
                 } => self.hop(tenant, sent_at, hop),
-                Kind::Told {
+                Kind::Resolved {
                     tenant,
                     sent_at,
                     lost,
@@ -301,7 +301,7 @@ impl Run<'_> {
         let Some(leaves) = self.pass(route[hop], true) else {
             self.push(
                 self.now + back,
-                Kind::Told {
+                Kind::Resolved {
                     tenant,
                     sent_at,
                     lost: true,
@@ -316,7 +316,7 @@ impl Run<'_> {
             }
             self.push(
                 leaves + back,
-                Kind::Told {
+                Kind::Resolved {
                     tenant,
                     sent_at,
                     lost: false,
