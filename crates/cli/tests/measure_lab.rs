@@ -57,7 +57,7 @@ impl Wan {
     }
 
     /// With a router before the link, where the kernel's own token bucket lets `mbit` pass, of
-    /// Ethernet frames, and bursts of so many bytes.
+    /// Ethernet frames, and bursts of `burst_bytes`.
     fn shaped(directions: &str, mbit: u32, burst_bytes: u32) -> Self {
         let hosts = format!(
             "[host.tokyo]\n{RENO}routes = [{{ to = \"198.51.100.0/24\", via = \"192.0.2.2\" }}]\n\
@@ -163,7 +163,7 @@ fn near(what: &str, found: Option<f64>, wanted: f64, tolerance: f64) -> Result<(
     }
 }
 
-/// Of 1500 bytes that a full packet takes on the link, so many are payload of TCP.
+/// Payload of TCP in a full packet, which takes 1500 bytes on the link.
 const PAYLOAD_V4: f64 = 1448.0;
 const PAYLOAD_V6: f64 = 1428.0;
 

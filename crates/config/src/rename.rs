@@ -156,14 +156,14 @@ fn occurrences<'r>(text: &str, renames: &'r [RenamedKey]) -> Vec<(Range<usize>, 
     let mut found = Vec::new();
     for event in &events {
         if event.kind() != EventKind::SimpleKey {
-            position.follow(event.kind());
+            position.on_event(event.kind());
             continue;
         }
         let mut key = String::new();
         if let Some(raw) = source.get(event) {
             raw.decode_key(&mut key, &mut ());
         }
-        position.enter(key);
+        position.on_key(key);
         let rename = renames.iter().find(|rename| position.is_at(rename));
         found.extend(rename.map(|rename| (event.span().start()..event.span().end(), rename)));
     }
@@ -181,7 +181,7 @@ struct Position {
 }
 
 impl Position {
-    fn follow(&mut self, event: EventKind) {
+    fn on_event(&mut self, event: EventKind) {
         match event {
             EventKind::StdTableOpen | EventKind::ArrayTableOpen => {
                 self.path.clear();
@@ -201,7 +201,7 @@ impl Position {
         }
     }
 
-    fn enter(&mut self, key: String) {
+    fn on_key(&mut self, key: String) {
         if self.at_new_key {
             self.path.truncate(self.tables.last().copied().unwrap_or(0));
             self.at_new_key = false;

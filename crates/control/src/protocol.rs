@@ -34,13 +34,13 @@ pub use self::{
         AggregationChange, AggregationParameters, AggregationSnapshot, AppSnapshot, AssignedBy,
         Candidate, DelaySummary, DelayTerms, ExcessLossSnapshot, Explanation, FecSnapshot,
         ForwardSnapshot, JudgedBy, LineUseSnapshot, ListenerSnapshot, ModelState, MoveThreshold,
-        PathSnapshot, PathState, PathTrouble, PeerSnapshot, PeerState, PlanInSite, PlanSnapshot,
+        PathFault, PathSnapshot, PathState, PeerSnapshot, PeerState, PlanInSite, PlanSnapshot,
         PlannedApp, PredictedPercentiles, RecentEvent, SharedLineSnapshot, StatusSnapshot,
         StoreSnapshot, StoreState, TcpForwardSnapshot, TcpListenerSnapshot, VersionSnapshot,
         WorkloadSnapshot,
     },
     tenant::{DeviceState, TenantPathSnapshot, TenantPeerSnapshot, TenantSnapshot},
-    what_if::{Senseless, SupposedTwice, WHAT_IF_APPS_MAX, WHAT_IF_MAX, WhatIf, WhatIfError},
+    what_if::{InvalidValue, SupposedTwice, WHAT_IF_APPS_MAX, WHAT_IF_MAX, WhatIf, WhatIfError},
 };
 use crate::config::ConfigDiff;
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use keiro_control::protocol::{DeviceState, EventKind, PathTrouble};
+use keiro_control::protocol::{DeviceState, EventKind, PathFault};
 
 use crate::firewall::Firewall;
 
@@ -198,7 +198,7 @@ pub struct PeerPath {
     pub since: Duration,
     pub remote: Option<String>,
     /// What the gateway sees in its packets.
-    pub trouble: Option<PathTrouble>,
+    pub trouble: Option<PathFault>,
     /// The same in its words.
     pub diagnosis: String,
     pub mtu_bytes: u64,

@@ -36,7 +36,7 @@ use keiro_units::Instant;
 pub use self::stored::{Gathered, Part, StoredEvidence, StoredEvidenceError};
 use crate::{
     stats::ComparisonStats,
-    status::{Compared, ComparisonStatus, Evidence, PrefixMode, PrefixStatus},
+    status::{Compared, ComparisonStatus, GoodputComparison, PrefixMode, PrefixStatus},
 };
 
 /// The settings of the comparison.
@@ -118,7 +118,7 @@ struct Client {
     single: Moments,
     multipath: Moments,
     /// The evidence of the last decision.
-    decided: Option<Evidence>,
+    decided: Option<GoodputComparison>,
 }
 
 impl Comparison {
@@ -167,7 +167,7 @@ impl Comparison {
         if client.mode == PrefixMode::SinglePath && client.until <= now {
             client.mode = PrefixMode::Trial;
             let evidence = client.decided.clone().unwrap_or_default();
-            self.tell(prefix, PrefixMode::Trial, false, evidence);
+            self.record_decision(prefix, PrefixMode::Trial, false, evidence);
             self.begin_anew(now, prefix);
         }
         let client = &self.prefixes[&prefix];
@@ -346,7 +346,7 @@ impl Comparison {
         }
         client.looks += 1;
         let is_last = client.looks == LOOKS.len();
-        let Some((mode, confident)) = client.judge(&settings, is_last) else {
+        let Some((mode, confident)) = client.conclusion(&settings, is_last) else {
             if is_last {
                 // No loss was found: the next pause is the first one again.
                 client.pause = settings.again_after;
@@ -361,11 +361,17 @@ impl Comparison {
             client.until = now + client.pause;
             client.pause = (client.pause * 2).min(settings.again_after * PAUSES_MAX);
         }
-        self.tell(prefix, mode, confident, evidence);
+        self.record_decision(prefix, mode, confident, evidence);
         self.begin_anew(now, prefix);
     }
 
-    fn tell(&mut self, prefix: Ipv6Net, mode: PrefixMode, confident: bool, evidence: Evidence) {
+    fn record_decision(
+        &mut self,
+        prefix: Ipv6Net,
+        mode: PrefixMode,
+        confident: bool,
+        evidence: GoodputComparison,
+    ) {
         self.stats.decisions += 1;
         if self.decisions.len() >= DECISIONS_MAX {
             self.decisions.pop_front();
@@ -401,7 +407,7 @@ impl Client {
     }
 
     /// The conclusion, and whether it has the configured confidence; `None`: no conclusion.
-    fn judge(&self, settings: &Settings, is_last: bool) -> Option<(PrefixMode, bool)> {
+    fn conclusion(&self, settings: &Settings, is_last: bool) -> Option<(PrefixMode, bool)> {
         let found = Difference::of(&self.multipath, &self.single)?;
         let limit = (1.0 - settings.loss_max).ln();
         let reach = found.reach(confidence_of_look(settings.confidence));
@@ -423,7 +429,7 @@ impl Client {
     }
 }
 
-fn evidence(client: &Client, confidence: f64) -> Evidence {
+fn evidence(client: &Client, confidence: f64) -> GoodputComparison {
     let goodput = |of: &Moments| of.mean().map(|mean| mean.exp().round() as u64);
     let found = Difference::of(&client.multipath, &client.single);
     // For few connections the series expansion of the t quantile is inaccurate.
@@ -431,7 +437,7 @@ fn evidence(client: &Client, confidence: f64) -> Evidence {
         found.filter(|_| client.single.count().min(client.multipath.count()) >= INTERVAL_MIN);
     let permille = |log: f64| ((1.0 - log.exp()) * 1000.0).round() as i64;
     let reach = found.map_or(0.0, |found| found.reach(confidence_of_look(confidence)));
-    Evidence {
+    GoodputComparison {
         single_connections: client.single.count(),
         single_bits_per_second: goodput(&client.single),
         multipath_connections: client.multipath.count(),

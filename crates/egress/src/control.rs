@@ -32,7 +32,7 @@ use crate::{
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Question {
+pub enum Request {
     /// The status of the daemon.
     Status,
     /// What is known about a prefix.
@@ -75,7 +75,7 @@ pub(crate) struct ControlSocket {
 
 /// A request that waits for the event loop.
 pub(crate) struct Asked {
-    pub(crate) question: Question,
+    pub(crate) request: Request,
     pub(crate) reply: mpsc::Sender<Reply>,
 }
 
@@ -106,7 +106,7 @@ impl ControlSocket {
             let spawned = serving.spawn(move || {
                 privilege::give_up_in_thread();
                 if let Err(error) = serve(&stream, &ask, &handle) {
-                    tracing::debug!(%error, "a question was not answered");
+                    tracing::debug!(%error, "a request was not answered");
                 }
                 under_way.fetch_sub(1, Ordering::AcqRel);
             });
@@ -142,11 +142,11 @@ fn serve(stream: &UnixStream, ask: &mpsc::Sender<Asked>, handle: &Handle) -> io:
     let mut line = String::new();
     BufReader::new(stream.take(QUESTION_BYTES_MAX)).read_line(&mut line)?;
     let answer = match serde_json::from_str(&line) {
-        Err(error) => Answer::Refused(format!("this is no question: {error}")),
-        Ok(question) => {
+        Err(error) => Answer::Refused(format!("this is no request: {error}")),
+        Ok(request) => {
             let (reply, answered) = mpsc::channel();
             let gone = |_| io::Error::other("the daemon ends");
-            ask.send(Asked { question, reply }).map_err(|_| gone(()))?;
+            ask.send(Asked { request, reply }).map_err(|_| gone(()))?;
             handle.wake();
             match answered.recv().map_err(|_| gone(()))? {
                 Reply::Answer(mut answer, view) => {
@@ -157,7 +157,7 @@ fn serve(stream: &UnixStream, ask: &mpsc::Sender<Asked>, handle: &Handle) -> io:
                 }
                 Reply::Events(all) => {
                     write(stream, &Answer::Monitoring)?;
-                    return tell(stream, &all);
+                    return stream_events(stream, &all);
                 }
             }
         }
@@ -172,7 +172,7 @@ fn write(mut stream: &UnixStream, what: &impl Serialize) -> io::Result<()> {
 }
 
 /// Writes events until the daemon or the client ends.
-fn tell(mut stream: &UnixStream, all: &mpsc::Receiver<TimedEvent>) -> io::Result<()> {
+fn stream_events(mut stream: &UnixStream, all: &mpsc::Receiver<TimedEvent>) -> io::Result<()> {
     stream.set_read_timeout(Some(GLANCE))?;
     loop {
         match all.recv_timeout(STEP) {
@@ -203,9 +203,9 @@ impl Monitor {
     pub fn open(path: &Path) -> io::Result<Self> {
         let mut stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        let mut question = serde_json::to_vec(&Question::Monitor).map_err(io::Error::other)?;
-        question.push(b'\n');
-        stream.write_all(&question)?;
+        let mut request = serde_json::to_vec(&Request::Monitor).map_err(io::Error::other)?;
+        request.push(b'\n');
+        stream.write_all(&request)?;
         let mut lines = BufReader::new(stream);
         let mut line = String::new();
         lines.read_line(&mut line)?;
@@ -237,10 +237,10 @@ impl Monitor {
 ///
 /// # Errors
 /// No daemon listens at `path`, permission is denied, or the answer is invalid.
-pub fn ask(path: &Path, question: Question) -> io::Result<Answer> {
+pub fn ask(path: &Path, request: Request) -> io::Result<Answer> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    let mut line = serde_json::to_vec(&question).map_err(io::Error::other)?;
+    let mut line = serde_json::to_vec(&request).map_err(io::Error::other)?;
     line.push(b'\n');
     stream.write_all(&line)?;
     let mut document = Vec::new();
@@ -259,7 +259,7 @@ const STEP: Duration = Duration::from_millis(500);
 const GLANCE: Duration = Duration::from_millis(1);
 /// Concurrent requests. Ours.
 const UNDER_WAY_MAX: usize = 8;
-/// The longest question is far shorter. Ours.
+/// The longest request is far shorter. Ours.
 const QUESTION_BYTES_MAX: u64 = 4096;
 /// Enough for several thousand neighbours. Ours.
 const ANSWER_BYTES_MAX: u64 = 4 << 20;

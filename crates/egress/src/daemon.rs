@@ -43,7 +43,7 @@ use sd_notify::NotifyState;
 use crate::{
     config::{ConfigError, Neighbour, SpeakerConfig},
     connections::{Connections, Token},
-    control::{Answer, ControlSocket, Question, Reply},
+    control::{Answer, ControlSocket, Reply, Request},
     forwarding::{Forwarding, ForwardingError, NextHop, PeerIndex},
     links::Links,
     reload::Reloading,
@@ -622,14 +622,14 @@ impl<R: Role> Daemon<R> {
     /// Answers pending requests of the control socket.
     fn answer(&mut self) {
         while let Some(asked) = self.control.as_ref().and_then(ControlSocket::take) {
-            let answer = match asked.question {
-                Question::Status => Answer::Status(Box::new(self.status())),
-                Question::Explain(prefix) => Answer::Explanation(Box::new(self.explain(prefix))),
-                Question::Monitor => {
+            let answer = match asked.request {
+                Request::Status => Answer::Status(Box::new(self.status())),
+                Request::Explain(prefix) => Answer::Explanation(Box::new(self.explain(prefix))),
+                Request::Monitor => {
                     self.monitor(&asked.reply);
                     continue;
                 }
-                Question::Reload => {
+                Request::Reload => {
                     self.reload(vec![asked.reply]);
                     continue;
                 }

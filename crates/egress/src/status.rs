@@ -133,7 +133,7 @@ pub enum PrefixMode {
 /// Goodput of single-path connections and of others. Goodputs are geometric means. The loss is how
 /// much lower multipath's is, in thousandths of single-path's; negative: it is higher.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Evidence {
+pub struct GoodputComparison {
     pub single_connections: u64,
     pub single_bits_per_second: Option<u64>,
     pub multipath_connections: u64,
@@ -153,7 +153,7 @@ pub struct Compared {
     /// The decision has the configured confidence; otherwise it was time to try again, or the
     /// evidence stays undecided.
     pub confident: bool,
-    pub evidence: Evidence,
+    pub evidence: GoodputComparison,
 }
 
 /// The status of a client prefix.
@@ -164,12 +164,12 @@ pub struct PrefixStatus {
     /// Time until multipath is tried again; `None`: it is used, or being tried.
     pub again_seconds: Option<u64>,
     /// The evidence since it last started anew.
-    pub evidence: Evidence,
+    pub evidence: GoodputComparison,
     /// The next test is at this number of connections in both groups; `None`: nothing is being
     /// compared.
     pub next_look: Option<u64>,
     /// The evidence of the last decision; `None`: there was none.
-    pub decided: Option<Evidence>,
+    pub decided: Option<GoodputComparison>,
 }
 
 /// Totals of the comparison of multipath with single path.

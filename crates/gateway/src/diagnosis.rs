@@ -6,7 +6,7 @@ use std::time::Duration;
 use keiro_control::{
     PublicKey,
     config::MTU_MIN,
-    protocol::{EventKind, KeyFault, PathRef, PathSnapshot, PathTrouble, PeerSnapshot, PeerState},
+    protocol::{EventKind, KeyFault, PathFault, PathRef, PathSnapshot, PeerSnapshot, PeerState},
     rounded::duration,
 };
 use keiro_core::{self as core, Instant, Unanswered};
@@ -15,7 +15,7 @@ use crate::{data::command::Snapshot, gateway::Gateway, path_ids::PeerPath, statu
 
 /// What the packets on a path that is not up show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum AnswerFault {
     /// Nothing comes.
     Silent,
     /// The peer's packets come and ours are not answered.
@@ -25,7 +25,7 @@ pub(crate) enum Trouble {
 /// A path is judged after this time without an answer. Ours: as long as a handshake may wait for its next
 /// attempt.
 const JUDGED_AFTER: Duration = Duration::from_secs(5);
-/// And after so many packets: one or two get lost.
+/// Least packets without an answer: one or two get lost.
 const PACKETS_MIN: u64 = 3;
 /// The peer's packets come if one has come within this time. Ours: two attempts of a handshake, and one that got
 /// lost.
@@ -33,7 +33,7 @@ const HEARD_WITHIN: Duration = Duration::from_secs(15);
 /// Lines about peers and paths that are not up. Ours: a screen.
 const PROBLEMS_MAX: usize = 20;
 
-impl Trouble {
+impl AnswerFault {
     /// `None`: it is too soon to say.
     pub(crate) fn of(now: Instant, unanswered: &Unanswered) -> Option<Self> {
         let lasts = now.saturating_duration_since(unanswered.since);
@@ -80,7 +80,7 @@ pub(crate) fn path_diagnosis(
         return Some(of_mtu);
     }
     let unanswered = path.unanswered.as_ref()?;
-    let trouble = Trouble::of(now, unanswered)?;
+    let fault = AnswerFault::of(now, unanswered)?;
     let remote = path.remote.map(|remote| remote.to_string());
     let since = now.saturating_duration_since(unanswered.since);
     let packets = Packets {
@@ -89,23 +89,23 @@ pub(crate) fn path_diagnosis(
         received: unanswered.received_packets,
         since,
     };
-    Some(match trouble {
-        Trouble::OneWay => packets.one_way(has_keys),
-        Trouble::Silent => packets.silent(has_keys),
+    Some(match fault {
+        AnswerFault::OneWay => packets.one_way(has_keys),
+        AnswerFault::Silent => packets.silent(has_keys),
     })
 }
 
 /// What [`path_diagnosis`] is about; `None` like it.
-pub(crate) fn path_trouble(now: Instant, path: &core::PathSnapshot) -> Option<PathTrouble> {
+pub(crate) fn path_fault(now: Instant, path: &core::PathSnapshot) -> Option<PathFault> {
     if mtu_diagnosis(path).is_some() {
         return Some(match path.is_too_small {
-            true => PathTrouble::TooSmall,
-            false => PathTrouble::SmallMtu,
+            true => PathFault::TooSmall,
+            false => PathFault::SmallMtu,
         });
     }
-    Some(match Trouble::of(now, path.unanswered.as_ref()?)? {
-        Trouble::OneWay => PathTrouble::OneWay,
-        Trouble::Silent => PathTrouble::Silent,
+    Some(match AnswerFault::of(now, path.unanswered.as_ref()?)? {
+        AnswerFault::OneWay => PathFault::OneWay,
+        AnswerFault::Silent => PathFault::Silent,
     })
 }
 
@@ -260,7 +260,7 @@ pub(crate) fn sentence(kind: &EventKind) -> Option<String> {
     })
 }
 
-/// Clocks of gateways may well differ by so much, seconds.
+/// Clocks of gateways may well differ by less, seconds.
 const CLOCK_BEHIND_MIN: f64 = 5.0;
 
 /// Why handshakes of a peer are refused whose clock has gone back, for people.
@@ -295,7 +295,7 @@ pub(crate) fn fault_of(fault: core::KeyFault) -> (KeyFault, Option<String>) {
     }
 }
 
-/// The event of a path that nothing answers, if it is news: once for each trouble. Where the whole peer is
+/// The event of a path that nothing answers, if it is news: once for each fault. Where the whole peer is
 /// silent, its handshakes say so.
 pub(crate) fn path_event(
     table: &mut StatusTable,
@@ -306,9 +306,9 @@ pub(crate) fn path_event(
     is_peer_up: bool,
 ) -> Option<EventKind> {
     let unanswered = path.unanswered.as_ref();
-    let trouble = unanswered.and_then(|unanswered| Trouble::of(now, unanswered));
-    let trouble = trouble.filter(|trouble| is_peer_up || *trouble == Trouble::OneWay);
-    if !table.on_path_trouble(id, trouble) {
+    let fault = unanswered.and_then(|unanswered| AnswerFault::of(now, unanswered));
+    let fault = fault.filter(|fault| is_peer_up || *fault == AnswerFault::OneWay);
+    if !table.on_answer_fault(id, fault) {
         return None;
     }
     let unanswered = unanswered?;
@@ -320,7 +320,7 @@ pub(crate) fn path_event(
         unanswered_seconds: now
             .saturating_duration_since(unanswered.since)
             .as_secs_f64(),
-        one_way: trouble == Some(Trouble::OneWay),
+        one_way: fault == Some(AnswerFault::OneWay),
     })
 }
 
@@ -372,14 +372,14 @@ mod tests {
 
     #[test]
     fn a_path_is_judged_after_a_while_by_what_has_come_lately() {
-        let judged = |second, path: Unanswered| Trouble::of(at(second), &path);
+        let judged = |second, path: Unanswered| AnswerFault::of(at(second), &path);
         assert_eq!(judged(4, unanswered(9, 0, 0)), None);
         assert_eq!(judged(9, unanswered(2, 0, 0)), None);
-        assert_eq!(judged(9, unanswered(9, 0, 0)), Some(Trouble::Silent));
-        assert_eq!(judged(9, unanswered(9, 5, 8)), Some(Trouble::OneWay));
+        assert_eq!(judged(9, unanswered(9, 0, 0)), Some(AnswerFault::Silent));
+        assert_eq!(judged(9, unanswered(9, 5, 8)), Some(AnswerFault::OneWay));
         // What was on the way when the path went down, and what came long ago.
-        assert_eq!(judged(9, unanswered(9, 2, 1)), Some(Trouble::Silent));
-        assert_eq!(judged(60, unanswered(99, 5, 8)), Some(Trouble::Silent));
+        assert_eq!(judged(9, unanswered(9, 2, 1)), Some(AnswerFault::Silent));
+        assert_eq!(judged(60, unanswered(99, 5, 8)), Some(AnswerFault::Silent));
     }
 
     #[test]
@@ -387,8 +387,8 @@ mod tests {
         let mut table = StatusTable::default();
         let id = PeerPath::new(PeerId(1), PathId(0));
         table.follow(at(0), &["osaka".into()], &[id], &[]);
-        let mut news = |trouble| table.on_path_trouble(id, trouble);
-        let (silent, one_way) = (Some(Trouble::Silent), Some(Trouble::OneWay));
+        let mut news = |fault| table.on_answer_fault(id, fault);
+        let (silent, one_way) = (Some(AnswerFault::Silent), Some(AnswerFault::OneWay));
         let reported = [silent, silent, one_way, one_way, None, one_way].map(&mut news);
         assert_eq!(reported, [true, false, true, false, false, true]);
     }

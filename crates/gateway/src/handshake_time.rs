@@ -19,8 +19,8 @@ use crate::privileges::Privileges;
 
 /// How far ahead a time is reserved. Ours: no more than a clock may well be wrong by.
 const AHEAD: Duration = Duration::from_secs(600);
-/// Where the clock is behind what is reserved, handshakes count up from there by nanoseconds, and so much is reserved
-/// for them. Ours: a gateway that restarts all the time gets no further ahead of its clock.
+/// Time that is reserved at once where the clock is behind what is reserved: handshakes count up from there by
+/// nanoseconds. Ours: a gateway that restarts all the time gets no further ahead of its clock.
 const STEP: Duration = Duration::from_secs(1);
 /// A clock that is behind by less is not reported. Ours: restarts of a second each reserve [`STEP`] more.
 const BEHIND_MIN: Duration = Duration::from_secs(60);

@@ -166,7 +166,7 @@ impl HistoryRecorder {
         self.recorded_at.elapsed() >= self.interval
     }
 
-    /// Begins the present minute, at whose beginning applications had sent so much, by name.
+    /// Begins the present minute. `sent`: bytes that each application had sent when it began, by name.
     pub(crate) fn begin_minute(&mut self, sent: BTreeMap<String, u64>) {
         self.minute = Minute {
             at_unix_seconds: minute_of(unix_seconds()),

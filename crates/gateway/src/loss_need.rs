@@ -74,7 +74,7 @@ impl LossNeeds {
 }
 
 impl LossNeed {
-    /// What an application loses beyond its tolerance where a path loses so much of its packets; `None`: not more.
+    /// What an application loses beyond its tolerance on a path with packet loss `loss`; `None`: not more.
     /// Aggregates count as sent twice.
     pub(crate) fn excess(&self, loss: Probability) -> Option<ExcessLoss> {
         let tolerance = self.tolerance;

@@ -34,7 +34,7 @@ pub(crate) struct NewEvents<'a> {
     pub(crate) next: u64,
 }
 
-/// A recording that was not requested for so long ends, because its clients are gone.
+/// Time without a request after which a recording ends, because its clients are gone.
 const IDLE_MAX: Duration = Duration::from_secs(QLOG_IDLE_SECONDS);
 
 /// Largest number that a client may go on with, far from where numbers end.

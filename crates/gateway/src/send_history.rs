@@ -25,11 +25,11 @@ pub(crate) struct SendHistory {
 /// First and largest interval; two halves of a window need three samples.
 const SPACING_MIN: Duration = Duration::from_secs(2);
 const SPACING_MAX: Duration = Duration::from_secs(16);
-/// At so many samples the interval doubles.
+/// Number of samples at which the interval doubles.
 const THINNED_AT: usize = 16;
 /// Samples kept: half an hour.
 const SAMPLES_MAX: usize = 120;
-/// A window of so many messages is long enough to compare its halves.
+/// Messages of a window that is long enough to compare its halves.
 const WINDOW_MESSAGES: u64 = 400;
 
 impl Default for SendHistory {

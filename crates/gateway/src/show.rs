@@ -38,7 +38,7 @@ use crate::{
         figures::{AppFigures, TcpListenerFigures},
         measure::DelayQuantiles,
     },
-    diagnosis::{path_diagnosis, path_trouble, problems},
+    diagnosis::{path_diagnosis, path_fault, problems},
     error_response::internal,
     explain::{NO_CONTROLLER, Subject, delay_terms, excess_loss, shared_line},
     gateway::Gateway,
@@ -416,7 +416,7 @@ impl<'a> View<'a> {
             why: status.map(|status| status.why.clone()).unwrap_or_default(),
             diagnosis: path_diagnosis(self.snapshot.at, live, session.key_since.is_some())
                 .filter(|_| !live.is_abandoned),
-            trouble: path_trouble(self.snapshot.at, live).filter(|_| !live.is_abandoned),
+            trouble: path_fault(self.snapshot.at, live).filter(|_| !live.is_abandoned),
             trusted_in_seconds: self
                 .gateway
                 .planning

@@ -28,7 +28,7 @@ use keiro_model::aggregation::Parameters;
 
 use crate::{
     active::Active,
-    diagnosis::{Trouble, clock_behind, fault_of, key_fault},
+    diagnosis::{AnswerFault, clock_behind, fault_of, key_fault},
     path_ids::PeerPath,
     target_monitor,
 };
@@ -92,7 +92,7 @@ pub(crate) struct PathStatus {
     mtu_bytes: Option<u16>,
     moves: MoveReports,
     /// What its packets show; `None`: it is up, or it is too soon to say.
-    trouble: Option<Trouble>,
+    answer_fault: Option<AnswerFault>,
 }
 
 /// How often it was reported lately that the peer has moved to another address. A peer can do so all the
@@ -201,7 +201,7 @@ impl StatusTable {
                 why: "not answered yet".into(),
                 mtu_bytes: None,
                 moves: MoveReports::default(),
-                trouble: None,
+                answer_fault: None,
             });
         }
     }
@@ -526,12 +526,16 @@ impl StatusTable {
     }
 
     /// Notes what the packets on a path show; whether that is news.
-    pub(crate) fn on_path_trouble(&mut self, path: PeerPath, trouble: Option<Trouble>) -> bool {
+    pub(crate) fn on_answer_fault(
+        &mut self,
+        path: PeerPath,
+        answer_fault: Option<AnswerFault>,
+    ) -> bool {
         let Some(status) = self.paths.get_mut(&path) else {
             return false;
         };
-        let before = std::mem::replace(&mut status.trouble, trouble);
-        trouble.is_some() && trouble != before
+        let before = std::mem::replace(&mut status.answer_fault, answer_fault);
+        answer_fault.is_some() && answer_fault != before
     }
 
     /// An event if it has lasted for a while, and then at doubling counts.

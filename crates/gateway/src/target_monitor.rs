@@ -71,7 +71,7 @@ impl TargetState {
         let known = before.filter(|(_, on, found)| {
             on == path && now.saturating_duration_since(*found) <= VERDICT_KEPT
         });
-        let found = ratios.judge(known.as_ref().map(|(verdict, _, _)| *verdict));
+        let found = ratios.verdict(known.as_ref().map(|(verdict, _, _)| *verdict));
         self.now = match found {
             Some(verdict) => Some((verdict, path.to_owned(), now)),
             None => known,
@@ -116,7 +116,7 @@ impl TargetRatios {
     }
 
     /// `None`: keep the verdict `before`, or there is none.
-    fn judge(&self, before: Option<TargetVerdict>) -> Option<TargetVerdict> {
+    fn verdict(&self, before: Option<TargetVerdict>) -> Option<TargetVerdict> {
         if let Some(part) = self.measured {
             let (met, by) = (part <= 1.0, JudgedBy::Measurement);
             return Some(TargetVerdict { met, by });

@@ -284,7 +284,7 @@ impl Tenants {
                     device.tun = Ok(give_queues(device.number, tun, data)?);
                     needs_check = true;
                 }
-                Err(error) => lost.tell(tenant, &error),
+                Err(error) => lost.report_once(tenant, &error),
             }
         }
         if needs_check {
@@ -359,7 +359,7 @@ impl Drop for OpenedDevices {
 
 impl Lost {
     /// Says once why the device cannot be made again.
-    fn tell(&mut self, tenant: &Tenant, error: &anyhow::Error) {
+    fn report_once(&mut self, tenant: &Tenant, error: &anyhow::Error) {
         let why = format!("{error:#}");
         if self.reported.as_ref() != Some(&why) {
             tracing::error!("tenant `{}`: {why}; trying again every second", tenant.name);

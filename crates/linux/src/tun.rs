@@ -172,7 +172,7 @@ impl Tun {
     /// Those of [`TunError`]; nothing is left behind.
     pub fn open(options: &TunOptions) -> Result<Self, TunError> {
         let name = &options.name;
-        judge(options)?;
+        validate(options)?;
         let failed = |action| {
             move |source| TunError::System {
                 name: name.clone(),
@@ -406,7 +406,7 @@ fn fault(error: nix::Error) -> TunFault {
     }
 }
 
-fn judge(options: &TunOptions) -> Result<(), TunError> {
+fn validate(options: &TunOptions) -> Result<(), TunError> {
     let name = &options.name;
     let is_odd = |byte: u8| byte.is_ascii_whitespace() || matches!(byte, b'/' | b':' | b'%' | 0);
     let is_path = name == "." || name == "..";

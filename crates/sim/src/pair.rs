@@ -20,7 +20,7 @@ use keiro_units::{Bandwidth, Instant};
 
 use crate::{
     cross::{Cross, CrossTraffic},
-    gateway::{Gateway, Planned, address},
+    gateway::{Gateway, ScheduledItem, address},
     middlebox::{Attack, Middlebox},
     network::{Direction, LinkId, LinkSpec, Network, NodeId, Stop},
     node::{Goal, Interface, Node, Outbox},
@@ -188,7 +188,7 @@ impl GatewayPair {
             let planned = plan(traffic, self.seed, index, from);
             let gateway = self.gateways[traffic.from.index()];
             self.network.drive(gateway, |node, _, _| {
-                node.expect_gateway_mut().plan_all(planned);
+                node.expect_gateway_mut().schedule_all(planned);
             });
         }
         for (index, dialogues) in self.scenario.dialogues.iter().enumerate() {
@@ -641,10 +641,15 @@ impl Arrivals {
 
 /// The messages of one kind of traffic. Times depend on the seed and the application only, so that variants
 /// of a scenario have the same ones.
-pub(crate) fn plan(traffic: &Traffic, seed: u64, index: usize, from: Instant) -> Vec<Planned> {
+pub(crate) fn plan(
+    traffic: &Traffic,
+    seed: u64,
+    index: usize,
+    from: Instant,
+) -> Vec<ScheduledItem> {
     let offsets = offsets(traffic.made, seed, traffic.app);
     let lengths = seed::derive(seed, "lengths", index as u64);
-    let planned = (0_u64..).zip(offsets).map(|(i, offset)| Planned {
+    let planned = (0_u64..).zip(offsets).map(|(i, offset)| ScheduledItem {
         made: from + traffic.start + offset,
         app: traffic.app,
         bytes: match traffic.length {

@@ -141,7 +141,7 @@ impl GatewaySite {
                 let gateway = self.pairs[number][traffic.from.index()];
                 self.network.drive(gateway, |node, _, _| {
                     if let SiteNode::Gateway(gateway) = node {
-                        gateway.plan_all(planned);
+                        gateway.schedule_all(planned);
                     }
                 });
             }

@@ -33,7 +33,7 @@ const REFRESH: Duration = Duration::from_millis(250);
 /// Waited for another process that is storing a plan. Ours: it takes a write to disk.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
 const LOCK_RETRY: Duration = Duration::from_millis(5);
-/// Inputs of a gateway that has been gone for so long are removed. Ours: a day to look at them.
+/// Time after which inputs of a gateway that has gone are removed. Ours: a day to look at them.
 const REMOVED_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// The largest number of a plan: the largest whole number that every reader of JSON takes exactly.

@@ -12,7 +12,7 @@ use nix::{
     sys::statvfs::statvfs,
 };
 
-/// Runs with a disk of so many bytes at the path given, seen by this thread alone. Needs root.
+/// Runs with a disk of `bytes` bytes at the path given, seen by this thread alone. Needs root.
 pub(crate) fn on_a_small_disk(bytes: u64, test: impl FnOnce(&Path) + Send) {
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -36,7 +36,7 @@ pub(crate) fn on_a_small_disk(bytes: u64, test: impl FnOnce(&Path) + Send) {
     });
 }
 
-/// Takes the space that is left, but for so many bytes.
+/// Takes the space that is left, but for `but` bytes.
 pub(crate) fn fill(disk: &Path, but: u64) -> PathBuf {
     let filler = disk.join("filler");
     let mut bytes = vec![0; 64 << 20];

@@ -9,7 +9,7 @@ use keiro_control::config::DEFAULT_CONTROL_SOCKET;
 use keiro_egress::{
     asbr::Asbr,
     config::{AsbrConfig, EndpointConfig, SpeakerConfig},
-    control::{self, Answer, Monitor, Question},
+    control::{self, Answer, Monitor, Request},
     daemon::{Daemon, Role},
     endpoint::Endpoint,
     forwarding::{Forwarding, Memory},
@@ -64,7 +64,7 @@ pub(crate) fn egress(args: &args::Egress) -> Result<(), Failure> {
 }
 
 pub(super) fn show(args: &args::ShowEgress) -> Result<(), Failure> {
-    match ask(&args.socket, Question::Status)? {
+    match ask(&args.socket, Request::Status)? {
         Answer::Status(status) if args.json => output::json(&status),
         Answer::Status(status) if args.metrics => output::text(metrics::render(&status)),
         Answer::Status(status) => output::text(text::status(&status)),
@@ -92,7 +92,7 @@ pub(super) fn monitor(args: &args::Monitor) -> Result<(), Failure> {
 
 /// Has one of the daemons read its configuration again.
 pub(super) fn reload(query: &args::Query) -> Result<(), Failure> {
-    match ask(socket_of(&query.socket), Question::Reload)? {
+    match ask(socket_of(&query.socket), Request::Reload)? {
         Answer::Reloaded(reloaded) => {
             match query.json {
                 true => output::json(&reloaded)?,
@@ -128,7 +128,7 @@ fn socket_of(given: &args::Socket) -> &Path {
 
 /// What one of the daemons knows of a prefix.
 pub(super) fn explain(prefix: IpNet, query: &args::Query) -> Result<(), Failure> {
-    let answer = ask(socket_of(&query.socket), Question::Explain(prefix)).map_err(|failure| {
+    let answer = ask(socket_of(&query.socket), Request::Explain(prefix)).map_err(|failure| {
         failure.hint(
             "prefixes are explained by the egress suite's daemons; a gateway explains applications, \
              which `keiro show app` lists",
@@ -141,8 +141,8 @@ pub(super) fn explain(prefix: IpNet, query: &args::Query) -> Result<(), Failure>
     }
 }
 
-fn ask(socket: &Path, question: Question) -> Result<Answer, Failure> {
-    control::ask(socket, question).map_err(|error| unanswered(socket, error))
+fn ask(socket: &Path, request: Request) -> Result<Answer, Failure> {
+    control::ask(socket, request).map_err(|error| unanswered(socket, error))
 }
 
 fn unanswered(socket: &Path, error: std::io::Error) -> Failure {

@@ -250,7 +250,7 @@ impl Session {
             self.swept = now;
         }
         if let Some(collector) = &mut self.collector {
-            collector.tell(now, all);
+            collector.export_due(now, all);
         }
         Ok(())
     }
@@ -386,8 +386,8 @@ impl Collector {
             .add(self.interfaces[place], change, from, until);
     }
 
-    /// What is due; with `all`, everything is.
-    fn tell(&mut self, now: Duration, all: bool) {
+    /// Exports what is due, with `all` everything.
+    fn export_due(&mut self, now: Duration, all: bool) {
         if !all && now < self.sent_at + EXPORT && !self.exporter.is_full() {
             return;
         }

@@ -35,7 +35,7 @@ use crate::{
 const WAITING_MAX: usize = 256;
 const WAITING_BYTES_MAX: usize = 2 * BODY_BYTES_MAX;
 
-/// After so long without an acknowledgement, the wait is reported.
+/// Time without an acknowledgement after which the wait is reported.
 const SILENCE: Duration = Duration::from_secs(2);
 /// Shorter work shows no progress bar.
 const PROGRESS_AFTER: Duration = Duration::from_secs(2);

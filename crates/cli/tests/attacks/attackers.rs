@@ -40,7 +40,7 @@ pub(crate) const HOSTILE: [(&str, f64); 7] = [
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Attack {
-    /// Forged initiations with a right first MAC, so many a second.
+    /// Forged initiations with a right first MAC. `rate`: how many a second.
     Initiations {
         rate: f64,
     },

@@ -88,7 +88,7 @@ fn start(endpoint: &str, prepare: impl FnOnce(&Lab)) -> Pair {
     })
 }
 
-/// Waits until so many of so many paths are up, as each end counts them.
+/// Waits until the paths are up. `paths`: for each end, how many are up and how many there are.
 #[track_caller]
 fn wait_for(pair: &Pair, paths: [[u64; 2]; 2]) {
     eventually("paths are up", || {

@@ -195,7 +195,7 @@ fn start(locals: [&str; 2], prepare: impl FnOnce(&Lab)) -> Pair {
     })
 }
 
-/// Waits until so many paths of tokyo are up; how long that took.
+/// Waits until `paths` paths of tokyo are up; how long that took.
 #[track_caller]
 fn wait_up(pair: &Pair, paths: u64) -> Duration {
     let begun = Instant::now();

@@ -134,7 +134,7 @@ pub(super) fn aggregation(
     if with_parity {
         settings.header = ByteCount::new(AGGREGATE_HEAD.get() + PARITY_HEAD.get());
     }
-    let written = Written {
+    let section = ParsedSection {
         mode: value(mode).unwrap_or_default(),
         controller: value(controller).unwrap_or_default(),
         with_parity,
@@ -142,11 +142,11 @@ pub(super) fn aggregation(
         has_unknown_keys: fields.refuse_unknown_keys(report),
         settings,
     };
-    written.check(&fields, report);
+    section.check(&fields, report);
     Some(Aggregation {
-        mode: written.mode,
-        controller: written.controller,
-        limits: Limits::try_from(written.settings).ok()?,
+        mode: section.mode,
+        controller: section.controller,
+        limits: Limits::try_from(section.settings).ok()?,
         spread: value(spread).unwrap_or_default(),
         redundancy: match with_parity {
             true => Redundancy::Fec(fec),
@@ -210,7 +210,7 @@ fn thresholds(
 }
 
 /// The section as written, with defaults for the rest.
-struct Written {
+struct ParsedSection {
     mode: Mode,
     controller: ControllerKind,
     with_parity: bool,
@@ -219,7 +219,7 @@ struct Written {
     has_unknown_keys: bool,
 }
 
-impl Written {
+impl ParsedSection {
     /// Reports what is impossible or without effect together.
     fn check(&self, fields: &TableReader<'_, '_>, report: &mut Report<'_>) {
         for problem in self.settings.problems() {

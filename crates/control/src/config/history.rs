@@ -57,7 +57,7 @@ impl Default for History {
 }
 
 impl History {
-    /// Bytes on disk of so many paths (counted per peer) and applications, at most.
+    /// Bytes on disk at most. `subjects`: paths (counted per peer) and applications.
     fn bytes_of(&self, subjects: usize) -> ByteCount {
         let rows = self.minutes_for.as_secs() / MINUTE.as_secs()
             + self.hours_for.as_secs() / HOUR.as_secs();

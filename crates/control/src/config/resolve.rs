@@ -49,7 +49,7 @@ impl Found {
     }
 }
 
-/// A peer has at most so many paths over one uplink. Ours: four uplinks of the peer in both versions of IP.
+/// Most paths of a peer over one uplink. Ours: four uplinks of the peer in both versions of IP.
 const PER_UPLINK_MAX: usize = 8;
 
 /// The name of the further path `number` (2 or more) over the uplink `name`.

@@ -161,7 +161,7 @@ pub struct PathSnapshot {
     pub diagnosis: Option<String>,
     /// What `diagnosis` is about; absent like it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trouble: Option<PathTrouble>,
+    pub trouble: Option<PathFault>,
     /// An application whose path is good is not moved here until this path has stayed up for so
     /// long; absent: it may be, or the path is not up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -299,7 +299,7 @@ pub enum PathState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum PathTrouble {
+pub enum PathFault {
     /// Nothing comes.
     Silent,
     /// The peer's packets come, and ours are not answered.
@@ -308,7 +308,7 @@ pub enum PathTrouble {
     TooSmall,
     /// It is used, and packets of 1280 bytes do not pass.
     SmallMtu,
-    /// A trouble of a newer gateway.
+    /// A fault that a newer gateway reports.
     #[serde(other)]
     Unknown,
 }

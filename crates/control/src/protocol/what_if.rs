@@ -78,7 +78,7 @@ pub enum WhatIfError {
     Value(UnitError),
     /// A value that makes no sense.
     #[error("{0}")]
-    Senseless(Senseless),
+    InvalidValue(InvalidValue),
     /// One of a path's properties given twice.
     #[error("`{key}` is given twice in `{text}`; try: one of the two")]
     Twice { key: String, text: String },
@@ -89,7 +89,7 @@ pub enum WhatIfError {
 
 /// A value that no path or application can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Senseless {
+pub enum InvalidValue {
     /// 0 bit/s.
     #[error("the rate of a path must be more than 0 bit/s; try: lose the path instead")]
     Rate,
@@ -99,7 +99,7 @@ pub enum Senseless {
         Text(PATH_RATE_MIN),
         Text(PATH_RATE_MAX)
     )]
-    AbsurdRate,
+    RateOutOfRange,
     /// More than a day, or no time at all.
     #[error("a delay must be 0 s to 24 h")]
     Delay,
@@ -154,7 +154,7 @@ impl WhatIf {
     ///
     /// # Errors
     /// The first that does not.
-    pub fn judge(&self) -> Result<(), Senseless> {
+    pub fn judge(&self) -> Result<(), InvalidValue> {
         match self {
             Self::LosePath { .. } | Self::AddApp { .. } => Ok(()),
             Self::SetPath {
@@ -168,10 +168,14 @@ impl WhatIf {
                 let delay = delay_seconds.unwrap_or_default();
                 let loss = loss_ratio.unwrap_or_default();
                 match (rate_bits_per_second, delay, loss) {
-                    (Some(0), ..) => Err(Senseless::Rate),
-                    (Some(rate), ..) if !possible.contains(rate) => Err(Senseless::AbsurdRate),
-                    (_, delay, _) if !(0.0..=SECONDS_MAX).contains(&delay) => Err(Senseless::Delay),
-                    (_, _, loss) if !(0.0..=LOSS_MAX).contains(&loss) => Err(Senseless::Loss),
+                    (Some(0), ..) => Err(InvalidValue::Rate),
+                    (Some(rate), ..) if !possible.contains(rate) => {
+                        Err(InvalidValue::RateOutOfRange)
+                    }
+                    (_, delay, _) if !(0.0..=SECONDS_MAX).contains(&delay) => {
+                        Err(InvalidValue::Delay)
+                    }
+                    (_, _, loss) if !(0.0..=LOSS_MAX).contains(&loss) => Err(InvalidValue::Loss),
                     _ => Ok(()),
                 }
             }
@@ -180,7 +184,7 @@ impl WhatIf {
                 ..
             } => match latency_target_seconds {
                 Some(latency_target) if !(1e-9..=SECONDS_MAX).contains(latency_target) => {
-                    Err(Senseless::LatencyTarget)
+                    Err(InvalidValue::LatencyTarget)
                 }
                 _ => Ok(()),
             },
@@ -244,7 +248,7 @@ impl WhatIf {
             }
             _ => return Err(form()),
         };
-        change.judge().map_err(WhatIfError::Senseless)?;
+        change.judge().map_err(WhatIfError::InvalidValue)?;
         Ok(change)
     }
 }
@@ -494,7 +498,7 @@ mod tests {
         ] {
             let error = WhatIf::parse(text).unwrap_err();
             assert!(
-                matches!(error, WhatIfError::Senseless(_)),
+                matches!(error, WhatIfError::InvalidValue(_)),
                 "{text}: {error}"
             );
         }

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use keiro_control::protocol::{EventKind, PathTrouble};
+use keiro_control::protocol::{EventKind, PathFault};
 
 use super::Cause;
 use crate::{
@@ -20,7 +20,7 @@ pub(super) static ONE_WAY: Cause = Cause {
     what: "the packets of a peer arrive here, and ours do not reach it",
     remedy: "the firewall here for what leaves, that of the peer for what enters",
     check: |facts, _| {
-        let one_way = with_trouble(facts, PathTrouble::OneWay);
+        let one_way = with_trouble(facts, PathFault::OneWay);
         let mut found = Vec::new();
         for (peer, path) in one_way {
             let to = path.remote.as_deref().unwrap_or("the peer");
@@ -57,7 +57,7 @@ pub(super) static PATH_SILENT: Cause = Cause {
     what: "nothing on a path is answered, while the peer is up over another one",
     remedy: "the line, and `keiro doctor` at the peer",
     check: |facts, found| {
-        let silent = with_trouble(facts, PathTrouble::Silent);
+        let silent = with_trouble(facts, PathFault::Silent);
         let silent = silent.filter(|(peer, path)| is_up(peer) && !has(found, path));
         let of = |(peer, path): (&Peer, &PeerPath)| {
             let to = path.remote.as_deref().unwrap_or("the peer");
@@ -79,7 +79,7 @@ pub(super) static PATH_MTU: Cause = Cause {
     what: "a line passes no packets of 1280 bytes, so that large packets are cut or lost",
     remedy: "the MTU of the line and of tunnels below it",
     check: |facts, _| {
-        let small = [PathTrouble::SmallMtu, PathTrouble::TooSmall];
+        let small = [PathFault::SmallMtu, PathFault::TooSmall];
         let mut found = Vec::new();
         for (peer, path) in small.into_iter().flat_map(|of| with_trouble(facts, of)) {
             let uplink = facts.uplinks.iter().find(|uplink| uplink.path == path.path);
@@ -95,7 +95,7 @@ pub(super) static PATH_MTU: Cause = Cause {
                 ),
             };
             let finding = match path.trouble {
-                Some(PathTrouble::TooSmall) => format!(
+                Some(PathFault::TooSmall) => format!(
                     "packets of 576 bytes to {} are lost and short ones are not, so it is not used",
                     peer.name
                 ),
@@ -140,7 +140,7 @@ pub(super) static PEER_MOVES: Cause = Cause {
     },
 };
 
-fn with_trouble(facts: &Facts, trouble: PathTrouble) -> impl Iterator<Item = (&Peer, &PeerPath)> {
+fn with_trouble(facts: &Facts, trouble: PathFault) -> impl Iterator<Item = (&Peer, &PeerPath)> {
     let peers = facts.peers.iter();
     let paths = peers.flat_map(|peer| {
         let paths = peer.session.iter().flat_map(|session| &session.paths);

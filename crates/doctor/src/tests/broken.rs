@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use keiro_control::{
     config::Class,
     protocol::{
-        AddressField, DeviceState, EventKind, KeyFault, PathRef, PathTrouble, Side, VersionRange,
+        AddressField, DeviceState, EventKind, KeyFault, PathFault, PathRef, Side, VersionRange,
     },
 };
 
@@ -56,10 +56,10 @@ fn prefix(peer: Option<&str>, from: Side, field: AddressField) -> EventKind {
     }
 }
 
-fn trouble(mut facts: Facts, path: usize, trouble: PathTrouble) -> Facts {
+fn trouble(mut facts: Facts, path: usize, trouble: PathFault) -> Facts {
     let session = facts.peers[0].session.as_mut().unwrap();
     session.paths[path].trouble = Some(trouble);
-    session.paths[path].is_up = trouble == PathTrouble::SmallMtu;
+    session.paths[path].is_up = trouble == PathFault::SmallMtu;
     session.paths[path].mtu_bytes = 1200;
     facts
 }
@@ -294,25 +294,25 @@ fn paths() -> Vec<Case> {
     let wan1 = || Subject::Path("wan1".to_owned());
     vec![
         (
-            trouble(wan1_down(), 1, PathTrouble::Silent),
+            trouble(wan1_down(), 1, PathFault::Silent),
             "path_silent",
             wan1(),
             "keiro doctor",
         ),
         (
-            trouble(branch(), 1, PathTrouble::SmallMtu),
+            trouble(branch(), 1, PathFault::SmallMtu),
             "path_mtu",
             wan1(),
             "1280 bytes",
         ),
         (
-            trouble(branch(), 1, PathTrouble::TooSmall),
+            trouble(branch(), 1, PathFault::TooSmall),
             "path_mtu",
             wan1(),
             "1280 bytes",
         ),
         (
-            with(trouble(branch(), 1, PathTrouble::SmallMtu), |facts| {
+            with(trouble(branch(), 1, PathFault::SmallMtu), |facts| {
                 facts.uplinks[1].mtu = 1200;
             }),
             "path_mtu",
@@ -320,7 +320,7 @@ fn paths() -> Vec<Case> {
             "ip link set wwan0 mtu 1500",
         ),
         (
-            trouble(branch(), 1, PathTrouble::OneWay),
+            trouble(branch(), 1, PathFault::OneWay),
             "one_way",
             wan1(),
             "output chain here",
@@ -450,9 +450,9 @@ fn peers() -> Vec<Case> {
         ),
         (
             trouble(
-                trouble(hub_down(), 0, PathTrouble::OneWay),
+                trouble(hub_down(), 0, PathFault::OneWay),
                 1,
-                PathTrouble::OneWay,
+                PathFault::OneWay,
             ),
             "one_way",
             hub(),

@@ -14,7 +14,7 @@ use keiro_units::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::{Client, Comparison, EVIDENCE_TIME, LOOKS, PAUSES_MAX};
-use crate::status::{Evidence, PrefixMode};
+use crate::status::{GoodputComparison, PrefixMode};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoredEvidence {
@@ -36,7 +36,7 @@ struct StoredPrefix {
     looks: usize,
     single: StoredMoments,
     multipath: StoredMoments,
-    decided: Option<Evidence>,
+    decided: Option<GoodputComparison>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

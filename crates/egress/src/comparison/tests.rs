@@ -79,7 +79,7 @@ fn cycle(seed: u64, settings: Settings, spread: f64, loss: f64) -> (Option<Compa
     }
 }
 
-/// How many of so many cycles decided that multipath is worse.
+/// How many of `seeds` cycles decided that multipath is worse.
 fn alarms(seeds: u64, settings: Settings, spread: f64, loss: f64) -> usize {
     let decided = (0..seeds).filter(|seed| {
         let (decided, _) = cycle(*seed, settings, spread, loss);

@@ -8,7 +8,7 @@ use std::{
 
 use keiro_config::regular_file;
 
-/// Opens a regular file of at most so many MiB. A pipe could block the daemon, and a device may never
+/// Opens a regular file of at most `mebibytes_max` MiB. A pipe could block the daemon, and a device may never
 /// end.
 ///
 /// # Errors

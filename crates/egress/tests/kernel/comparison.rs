@@ -240,7 +240,7 @@ fn a_prefix_that_multipath_is_worse_for_stays_on_one_path_until_it_is_better() {
 const PEER_A: &str = "[[peer]]\nname = \"transit-a\"\nrt = \"65000:10\"\naddress = \"fd00:e::a\"\n";
 /// Of one transfer: some tenths of a second.
 const BYTES: usize = 500_000;
-/// The same where many are compared: so much that a subflow that is idle gets some of it, not by chance.
+/// The same where many are compared: enough for a subflow that is idle to get some of it, not by chance.
 const BYTES_COMPARED: usize = 1_000_000;
 /// The time for a client to join an announced address; some milliseconds suffice.
 const JOINS_WITHIN: Duration = Duration::from_millis(100);

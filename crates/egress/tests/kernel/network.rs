@@ -28,7 +28,7 @@ use keiro_bgp::{
 use keiro_egress::{
     asbr::Asbr,
     config::{AsbrConfig, ConfigError, EndpointConfig, Neighbour, SpeakerConfig},
-    control::{Answer, Question, ask},
+    control::{Answer, Request, ask},
     daemon::{Daemon, Role},
     endpoint::Endpoint,
     forwarding::{
@@ -376,14 +376,14 @@ impl ControlSocket {
     }
 
     pub(crate) fn status(&self) -> Status {
-        match ask(&self.path(), Question::Status).unwrap() {
+        match ask(&self.path(), Request::Status).unwrap() {
             Answer::Status(status) => *status,
             other => panic!("{other:?}"),
         }
     }
 
     pub(crate) fn explain(&self, asked: &str) -> Explanation {
-        match ask(&self.path(), Question::Explain(asked.parse().unwrap())).unwrap() {
+        match ask(&self.path(), Request::Explain(asked.parse().unwrap())).unwrap() {
             Answer::Explanation(reported) => *reported,
             other => panic!("{other:?}"),
         }

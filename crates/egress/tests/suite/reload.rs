@@ -10,7 +10,7 @@ use std::{
 use keiro_egress::{
     asbr::Asbr,
     config::{AsbrConfig, EndpointConfig},
-    control::{self, Answer, Monitor, Question},
+    control::{self, Answer, Monitor, Request},
     endpoint::Endpoint,
     forwarding::{Contents, PeerIndex, Table},
     status::{DaemonEvent, NeighbourStatus, Reloaded, Status},
@@ -54,7 +54,7 @@ impl Reloadable {
     }
 
     fn ask(&self) -> Answer {
-        control::ask(&self.socket(), Question::Reload).unwrap()
+        control::ask(&self.socket(), Request::Reload).unwrap()
     }
 
     fn reload(&self, text: &str) -> Reloaded {
@@ -75,7 +75,7 @@ impl Reloadable {
     }
 
     fn status(&self) -> Status {
-        match control::ask(&self.socket(), Question::Status).unwrap() {
+        match control::ask(&self.socket(), Request::Status).unwrap() {
             Answer::Status(status) => *status,
             other => panic!("{other:?}"),
         }
@@ -339,7 +339,7 @@ fn a_file_of_the_rpki_is_read_again_and_its_routes_come_and_go() {
     assert_eq!(border.status().vrps, Some(2));
     let prefix = "2001:db8:c1::/48".parse().unwrap();
     let Answer::Explanation(reported) =
-        control::ask(&border.socket(), Question::Explain(prefix)).unwrap()
+        control::ask(&border.socket(), Request::Explain(prefix)).unwrap()
     else {
         panic!("an explanation");
     };

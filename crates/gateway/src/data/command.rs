@@ -158,7 +158,7 @@ pub(crate) enum Command {
     OpenNetworkChannel(bool),
     /// Send a peer a document over the network channel; [`super::report::Report::NetworkDocumentDone`] follows.
     SendNetworkDocument { peer: PeerId, bytes: Vec<u8> },
-    /// A document of so many bytes was taken, or refused.
+    /// A document was taken, or refused.
     FinishNetworkDocument {
         peer: PeerId,
         id: MessageId,
@@ -207,7 +207,7 @@ pub(crate) struct DataThreadGone;
 const COMMANDS_MAX: usize = 256;
 /// A later answer is logged.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
-/// After so many waits the thread is considered stuck. Not one long wait: a machine that was
+/// Waits after which the thread is considered stuck. Not one long wait: a machine that was
 /// suspended continues with the clock's present time.
 const ANSWER_WAITS: u32 = 12;
 

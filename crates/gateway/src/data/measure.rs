@@ -93,7 +93,7 @@ impl DelayMeter {
         }
     }
 
-    /// A message took so long.
+    /// A message took `delay`.
     pub(crate) fn record(&mut self, now: Instant, delay: Duration) {
         self.record_shown(now, delay);
         if now.saturating_duration_since(self.window_start) >= delay {
@@ -101,7 +101,7 @@ impl DelayMeter {
         }
     }
 
-    /// An IP packet or bytes of a stream took so long. Forecasts are of messages: they do not learn from it.
+    /// An IP packet or bytes of a stream took `delay`. Forecasts are of messages: they do not learn from it.
     pub(crate) fn record_shown(&mut self, now: Instant, delay: Duration) {
         self.rotate_periods(now);
         if now.saturating_duration_since(self.since) >= delay {

@@ -147,7 +147,7 @@ const TRANSMITS_PER_TURN: usize = 64;
 /// does not know when its packets left. Timeouts are then judged as of the last complete read plus
 /// this. Ours: many times what a turn takes.
 const UNNOTICED_MAX: Duration = Duration::from_millis(5);
-/// After so many turns with unread packets timeouts are judged all the same. Ours: more than the
+/// Turns with unread packets after which timeouts are judged all the same. Ours: more than the
 /// buffer holds, so that it is overload.
 const UNREAD_TURNS_MAX: u32 = 64;
 /// How often the kernel's counters are read at least, and whether draining is done.
@@ -554,7 +554,8 @@ impl DataThread {
         self.forwards.send(now(), &self.epoll, from, body)
     }
 
-    /// Tries again what forwards did not take, so much for each application that other traffic goes on.
+    /// Tries again what forwards did not take, of each application [`FORWARDED_PER_TICK`] messages so that other traffic
+    /// goes on.
     fn retry_forwards(&mut self) {
         for app in self.messages.held_apps() {
             if !self.forwards.has(app) {

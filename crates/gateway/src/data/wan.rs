@@ -233,7 +233,7 @@ mod tests {
             UdpSocket::bind("127.0.0.1:0").unwrap(),
             UdpSocket::bind("127.0.0.1:0").unwrap(),
         );
-        // The socket is not read, and no buffer holds so many.
+        // The socket is not read, and no buffer holds as many.
         let sent = 50_000;
         let overflow = || {
             for _ in 0..sent {

@@ -62,7 +62,7 @@ pub(super) struct Server {
 /// Connections that have not been accepted, of all networks. At more, the network that has most loses its
 /// oldest. Ours.
 const OPENING_MAX: usize = 64;
-/// A refused client has so long to read why.
+/// Time that a refused client has to read why.
 const CLOSING_TIME: Duration = Duration::from_secs(2);
 /// Connections accepted per turn.
 const ACCEPTS_PER_TURN: usize = 8;

@@ -32,7 +32,7 @@ fn pair() -> Pair {
 }
 
 impl Pair {
-    /// Has `S` send so many messages from `a` to `b`, one after the other.
+    /// Has `S` send `count` messages from `a` to `b`, one after the other.
     fn send(&self, count: u64, length: usize) {
         self.exchange().send(count, length);
     }

@@ -45,10 +45,10 @@ const ALARM: u64 = 2;
 
 /// See the module's documentation.
 pub(super) struct Engine {
-    /// Ends a and b of link 0, of link 1, and so on. A frame received at port `i` goes through lane `i` and
+    /// Ends a and b of link 0, of link 1, and so on. A frame received at port `i` goes through `directions[i]` and
     /// leaves by port `i ^ 1`.
     ports: Vec<PacketSocket>,
-    lanes: Vec<Lane>,
+    directions: Vec<LinkDirection>,
     names: Vec<String>,
     header_bytes: usize,
     pool: Pool,
@@ -70,7 +70,7 @@ pub(super) struct Engine {
 }
 
 /// One direction of one link.
-struct Lane {
+struct LinkDirection {
     link: Link,
     frames: Store,
     /// `link` and `queue` are filled in when a report is made.
@@ -90,8 +90,8 @@ enum Next {
     Stop,
 }
 
-/// The lane of link number `link` in this direction.
-pub(super) fn lane(link: usize, direction: Direction) -> usize {
+/// The index in `directions` of link number `link` in this direction.
+pub(super) fn direction_index(link: usize, direction: Direction) -> usize {
     2 * link + usize::from(direction == Direction::BToA)
 }
 
@@ -124,7 +124,7 @@ impl Engine {
             .iter()
             .flat_map(|link| [link.a_to_b, link.b_to_a]);
         let seeds = (0..).map(|number: u64| config.seed.wrapping_add(number));
-        let lanes = configs.zip(seeds).map(|(config, seed)| Lane {
+        let directions = configs.zip(seeds).map(|(config, seed)| LinkDirection {
             link: Link::new(config, seed),
             frames: Store::default(),
             report: DirectionReport::default(),
@@ -132,7 +132,7 @@ impl Engine {
         let now = now();
         Ok(Self {
             ports,
-            lanes: lanes.collect(),
+            directions: directions.collect(),
             names: config.links.iter().map(|link| link.name.clone()).collect(),
             header_bytes: config.header_bytes,
             pool: Pool::default(),
@@ -156,22 +156,23 @@ impl Engine {
 
     /// Requests real-time scheduling, locked memory, and awake CPUs for the calling thread.
     pub(super) fn take_real_time(&mut self, priority: FifoPriority) {
-        fn tell<T>(what: &str, result: std::io::Result<T>) -> Option<T> {
+        fn warn_on_error<T>(what: &str, result: std::io::Result<T>) -> Option<T> {
             let warn = |error: &_| tracing::warn!("link emulator runs without {what}: {error}");
             result.inspect_err(warn).ok()
         }
-        self.memory_locked = tell("locked memory", realtime::lock_memory()).is_some();
-        tell(
+        self.memory_locked = warn_on_error("locked memory", realtime::lock_memory()).is_some();
+        warn_on_error(
             "timers without slack",
             realtime::set_timer_slack(Duration::from_nanos(1)),
         );
         if let Some(cpu) = self.cpu {
-            let _ = tell("the CPU that it is to keep to", realtime::pin_to_cpu(cpu));
+            let _ = warn_on_error("the CPU that it is to keep to", realtime::pin_to_cpu(cpu));
         }
         if self.wants_cpus_awake {
-            self.cpus_awake = tell("CPUs that stay awake", CpusAwake::hold());
+            self.cpus_awake = warn_on_error("CPUs that stay awake", CpusAwake::hold());
         }
-        self.real_time = tell("real-time scheduling", realtime::schedule_fifo(priority)).is_some();
+        self.real_time =
+            warn_on_error("real-time scheduling", realtime::schedule_fifo(priority)).is_some();
     }
 
     /// Carries frames until it is stopped.
@@ -201,11 +202,11 @@ impl Engine {
 
     /// Returns the number of frames read.
     fn read_ring(&mut self, index: usize) -> usize {
-        let Lane {
+        let LinkDirection {
             link,
             frames,
             report,
-        } = &mut self.lanes[index];
+        } = &mut self.directions[index];
         for count in 0..READ_BATCH_MAX {
             let Some(frame) = self.ports[index].next_frame() else {
                 return count;
@@ -234,8 +235,8 @@ impl Engine {
     /// Sends due frames; returns the time afterwards.
     fn release(&mut self) -> Instant {
         let mut time = now();
-        for index in 0..self.lanes.len() {
-            while self.lanes[index]
+        for index in 0..self.directions.len() {
+            while self.directions[index]
                 .link
                 .poll_timeout()
                 .is_some_and(|due| due <= time)
@@ -246,13 +247,13 @@ impl Engine {
         time
     }
 
-    /// Sends at most a batch from one lane; returns the time afterwards.
+    /// Sends at most a batch from one direction; returns the time afterwards.
     fn release_batch(&mut self, index: usize, before: Instant) -> Instant {
-        let Lane {
+        let LinkDirection {
             link,
             frames,
             report,
-        } = &mut self.lanes[index];
+        } = &mut self.directions[index];
         let mut dues = [Instant::ZERO; SEND_BATCH_MAX];
         let mut batch: [Vec<u8>; SEND_BATCH_MAX] = std::array::from_fn(|_| Vec::new());
         let mut slices = [IoSlice::new(&[]); 2 * SEND_BATCH_MAX];
@@ -297,9 +298,9 @@ impl Engine {
     /// Waits for a frame, a command, or until shortly before a frame is due; returns the time afterwards.
     fn sleep(&mut self, before: Instant) -> Instant {
         let timeouts = self
-            .lanes
+            .directions
             .iter()
-            .filter_map(|lane| lane.link.poll_timeout());
+            .filter_map(|direction| direction.link.poll_timeout());
         let asked = match timeouts
             .min()
             .map(|due| self.margin.sleep_for(due - before))
@@ -346,11 +347,11 @@ impl Engine {
             // The requesting thread may have ended; then the answer is not needed.
             match command {
                 Command::Apply {
-                    lane,
+                    direction,
                     config,
                     applied,
                 } => {
-                    let Lane { link, frames, .. } = &mut self.lanes[lane];
+                    let LinkDirection { link, frames, .. } = &mut self.directions[direction];
                     for ticket in link.apply(now, config) {
                         if let Some(frame) = frames.take(ticket) {
                             self.pool.give_back(frame);
@@ -374,21 +375,21 @@ impl Engine {
 
     fn report(&mut self) -> Report {
         let now = now();
-        for (lane, port) in self.lanes.iter_mut().zip(&self.ports) {
+        for (direction, port) in self.directions.iter_mut().zip(&self.ports) {
             // An open socket always answers; otherwise the count is merely outdated.
-            lane.report.ring_drops += port.take_ring_drops().unwrap_or_default();
-            lane.report.link = *lane.link.counters();
-            lane.report.queue = lane.link.queue(now);
+            direction.report.ring_drops += port.take_ring_drops().unwrap_or_default();
+            direction.report.link = *direction.link.counters();
+            direction.report.queue = direction.link.queue(now);
         }
-        let links = self
-            .names
-            .iter()
-            .zip(self.lanes.chunks_exact(2))
-            .map(|(name, lanes)| LinkReport {
-                name: name.clone(),
-                a_to_b: lanes[0].report,
-                b_to_a: lanes[1].report,
-            });
+        let links =
+            self.names
+                .iter()
+                .zip(self.directions.chunks_exact(2))
+                .map(|(name, directions)| LinkReport {
+                    name: name.clone(),
+                    a_to_b: directions[0].report,
+                    b_to_a: directions[1].report,
+                });
         Report {
             lateness: Lateness::of(&self.lateness),
             measured: now - self.measured_from,

@@ -141,7 +141,7 @@ pub enum EmulatorError {
 /// A request to the thread.
 enum Command {
     Apply {
-        lane: usize,
+        direction: usize,
         config: LinkConfig,
         applied: SyncSender<Instant>,
     },
@@ -233,9 +233,9 @@ impl EmulatorHandle {
             name: link.into(),
             known: self.names.clone(),
         })?;
-        let lane = engine::lane(index, direction);
+        let direction = engine::direction_index(index, direction);
         self.ask(|applied| Command::Apply {
-            lane,
+            direction,
             config,
             applied,
         })

@@ -76,7 +76,7 @@ pub enum ServerEvent {
     },
     /// A client was rejected.
     Refused { from: SocketAddr, why: &'static str },
-    /// So many more were rejected lately, of which nothing was reported.
+    /// `count` more were rejected lately, of which nothing was reported.
     AlsoRefused { count: u64 },
 }
 

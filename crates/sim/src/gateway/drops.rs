@@ -56,7 +56,7 @@ impl Drops {
     }
 
     /// Passes new counts to the core.
-    pub(super) fn tell(&mut self, now: Instant, endpoint: &mut Endpoint, interfaces: usize) {
+    pub(super) fn report(&mut self, now: Instant, endpoint: &mut Endpoint, interfaces: usize) {
         let system = self.system + self.of_bursts(now);
         let is_notified = |(sockets, known): &(BTreeMap<usize, u64>, u64)| {
             *sockets == self.sockets && *known == system

@@ -28,11 +28,11 @@ pub use self::log::{
     DeliveredDatagram, DeliveredMessage, Log, QLOG_BYTES_MAX, SentDatagram, SentDialogue,
     SentMessage, StreamObservation,
 };
-pub(crate) use self::queues::Planned;
+pub(crate) use self::queues::ScheduledItem;
 use self::{
     drops::Drops,
     meter::Meter,
-    queues::{Inbox, Outgoing},
+    queues::{ReceiveQueue, TransmitQueue},
     streams::{Streams, Turn},
 };
 use crate::{
@@ -63,12 +63,12 @@ pub struct Gateway {
     incarnations: u32,
     starts_at: Option<Instant>,
     buffer: TransmitBuf,
-    inbox: Inbox,
+    receive_queue: ReceiveQueue,
     drops: Drops,
-    outgoing: Outgoing,
+    transmit_queue: TransmitQueue,
     timer: LateTimer,
     /// Messages and datagrams to make, by time.
-    planned: VecDeque<Planned>,
+    scheduled: VecDeque<ScheduledItem>,
     /// Messages that were made and are not yet accepted, by index into the log.
     waiting: VecDeque<usize>,
     /// The body of the first of them, which the core returned because its queue was full. No other is offered
@@ -120,11 +120,11 @@ impl Gateway {
                 Start::Never => None,
             },
             buffer: TransmitBuf::new(spec.segments_max),
-            inbox: Inbox::new(spec.processing.receive, spec.inbox_max),
+            receive_queue: ReceiveQueue::new(spec.processing.receive, spec.inbox_max),
             drops: Drops::new(seed),
-            outgoing: Outgoing::new(spec.processing.transmit),
+            transmit_queue: TransmitQueue::new(spec.processing.transmit),
             timer: LateTimer::default(),
-            planned: VecDeque::new(),
+            scheduled: VecDeque::new(),
             waiting: VecDeque::new(),
             handed_back: None,
             streams: Streams::new(seed),
@@ -157,14 +157,14 @@ impl Gateway {
         &self.peer_config.apps
     }
 
-    /// Whether everything planned was made and accepted and has ended.
+    /// Whether everything scheduled was made and accepted and has ended.
     pub fn is_finished(&self) -> bool {
         let idle = |running: &Running| {
             running.open.is_empty()
                 && running.unfinished.is_empty()
                 && running.endpoint.is_drained()
         };
-        self.planned.is_empty()
+        self.scheduled.is_empty()
             && self.waiting.is_empty()
             && self.streams.is_finished()
             && self.running.as_ref().is_none_or(idle)
@@ -186,16 +186,16 @@ impl Gateway {
 
     /// Schedules a message or datagram, according to the application's class.
     pub(crate) fn plan(&mut self, made: Instant, app: usize, bytes: usize) {
-        let planned = Planned { made, app, bytes };
-        let position = self.planned.partition_point(|other| other.made <= made);
-        self.planned.insert(position, planned);
+        let scheduled = ScheduledItem { made, app, bytes };
+        let position = self.scheduled.partition_point(|other| other.made <= made);
+        self.scheduled.insert(position, scheduled);
     }
 
     /// Like [`plan`](Self::plan), for many at once.
-    pub(crate) fn plan_all(&mut self, more: impl IntoIterator<Item = Planned>) {
-        self.planned.extend(more);
+    pub(crate) fn schedule_all(&mut self, more: impl IntoIterator<Item = ScheduledItem>) {
+        self.scheduled.extend(more);
         // A stable sort: items of the same instant keep their order.
-        self.planned.make_contiguous().sort_by_key(|p| p.made);
+        self.scheduled.make_contiguous().sort_by_key(|p| p.made);
     }
 
     /// Schedules dialogues at `times`.
@@ -222,7 +222,7 @@ impl Gateway {
             }
         }
         self.streams.on_restart(&mut self.log);
-        self.inbox.clear();
+        self.receive_queue.clear();
         self.handed_back = None;
         self.timer = LateTimer::default();
         self.starts_at = Some(now + away);
@@ -245,9 +245,9 @@ impl Gateway {
         });
     }
 
-    /// Sets the machine's time per received datagram, and the capacity of its inbox.
+    /// Sets the machine's time per received datagram, and the capacity of its receive queue.
     pub(crate) const fn set_receive(&mut self, each: Duration, inbox_max: usize) {
-        self.inbox.set(each, inbox_max);
+        self.receive_queue.set(each, inbox_max);
     }
 
     /// Starts or stops bursts of cross traffic.
@@ -293,7 +293,7 @@ impl Gateway {
         }
         if let Some(mut running) = self.running.take() {
             let interfaces = self.peer_config.paths.len();
-            self.drops.tell(now, &mut running.endpoint, interfaces);
+            self.drops.report(now, &mut running.endpoint, interfaces);
             self.take_in(now, &mut running);
             self.make(now);
             self.offer(now, &mut running);
@@ -310,7 +310,7 @@ impl Gateway {
             }
             self.running = Some(running);
         } else {
-            self.inbox.clear();
+            self.receive_queue.clear();
             self.make(now);
         }
         self.release(now, out);
@@ -332,7 +332,7 @@ impl Gateway {
     }
 
     fn take_in(&mut self, now: Instant, running: &mut Running) {
-        while let Some(mut arrived) = self.inbox.pop(now) {
+        while let Some(mut arrived) = self.receive_queue.pop(now) {
             let meta = DatagramMeta {
                 socket: SocketId(arrived.interface as u16),
                 remote: arrived.packet.source,
@@ -342,15 +342,15 @@ impl Gateway {
             running
                 .endpoint
                 .handle_datagram(now, meta, &mut arrived.packet.payload);
-            self.inbox.recycle(arrived.packet.payload);
+            self.receive_queue.recycle(arrived.packet.payload);
         }
     }
 
-    /// Records planned messages as made. Datagrams are given to the core at once or lost.
+    /// Records scheduled messages as made. Datagrams are given to the core at once or lost.
     fn make(&mut self, now: Instant) {
         self.streams.make(now, &mut self.log);
-        while self.planned.front().is_some_and(|next| next.made <= now) {
-            let Some(Planned { made, app, bytes }) = self.planned.pop_front() else {
+        while self.scheduled.front().is_some_and(|next| next.made <= now) {
+            let Some(ScheduledItem { made, app, bytes }) = self.scheduled.pop_front() else {
                 return;
             };
             match self.peer_config.apps[app].class {
@@ -375,7 +375,7 @@ impl Gateway {
                         hash: TraceHash::of(&data),
                         made,
                     });
-                    self.outgoing.datagrams.push_back(index);
+                    self.transmit_queue.datagrams.push_back(index);
                 }
                 DeliveryClass::Stream => panic!("traffic of streams is given as dialogues"),
             }
@@ -384,7 +384,7 @@ impl Gateway {
 
     /// Offers messages until the core refuses one.
     fn offer(&mut self, now: Instant, running: &mut Running) {
-        while let Some(index) = self.outgoing.datagrams.pop_front() {
+        while let Some(index) = self.transmit_queue.datagrams.pop_front() {
             let SentDatagram { app, bytes, .. } = self.log.datagrams[index];
             let data = self.datagram(index, bytes);
             let (app, flow) = (self.peer_config.apps[app].id, FlowId(app as u32));
@@ -475,7 +475,7 @@ impl Gateway {
             let interface = usize::from(transmit.socket.0);
             let filled = &self.buffer.filled()[..transmit.len];
             for payload in filled.chunks(transmit.segment_size.max(1)) {
-                self.outgoing
+                self.transmit_queue
                     .push(now, interface, transmit.remote, transmit.ecn, payload);
             }
             self.release(now, out);
@@ -485,7 +485,7 @@ impl Gateway {
 
     /// Sends the datagrams that the machine has finished.
     fn release(&mut self, now: Instant, out: &mut Outbox<'_>) {
-        while let Some(leaving) = self.outgoing.pop(now) {
+        while let Some(leaving) = self.transmit_queue.pop(now) {
             let len = leaving.payload.len() as u64 + headers(leaving.remote);
             // Cookie replies go to any sender of too many handshakes, and are not charged to a path.
             let is_cookie = leaving.payload.first() == Some(&wire::KIND_COOKIE);
@@ -500,7 +500,7 @@ impl Gateway {
                 leaving.ecn,
                 &leaving.payload,
             );
-            self.outgoing.recycle(leaving.payload);
+            self.transmit_queue.recycle(leaving.payload);
         }
     }
 
@@ -629,7 +629,7 @@ impl Node for Gateway {
     ) {
         if self.drops.ring_is_full(now) {
             self.log.ring_overflowed += 1;
-        } else if !self.inbox.push(now, interface, packet) {
+        } else if !self.receive_queue.push(now, interface, packet) {
             self.drops.on_socket_full(interface);
             self.log.overflowed += 1;
         }
@@ -645,10 +645,10 @@ impl Node for Gateway {
         let unfinished = running.and_then(|running| running.unfinished.front());
         [
             self.starts_at.filter(|_| running.is_none()),
-            self.planned.front().map(|next| next.made),
+            self.scheduled.front().map(|next| next.made),
             self.streams.next_at(),
-            self.inbox.next_at(),
-            self.outgoing.next_at(),
+            self.receive_queue.next_at(),
+            self.transmit_queue.next_at(),
             self.timer.fires.filter(|_| running.is_some()),
             unfinished.map(|(at, _)| *at),
         ]

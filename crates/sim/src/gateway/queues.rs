@@ -13,7 +13,7 @@ const SPARE_MAX: usize = 64;
 
 /// A scheduled message or datagram.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Planned {
+pub(crate) struct ScheduledItem {
     pub(crate) made: Instant,
     pub(crate) app: usize,
     pub(crate) bytes: usize,
@@ -30,7 +30,7 @@ pub(crate) struct Arrived {
 
 /// Received datagrams, until the machine has processed them.
 #[derive(Debug)]
-pub(crate) struct Inbox {
+pub(crate) struct ReceiveQueue {
     cost: Duration,
     max: usize,
     queue: VecDeque<Arrived>,
@@ -50,7 +50,7 @@ pub(crate) struct Leaving {
 
 /// Datagrams from the core, until the machine has sent them.
 #[derive(Debug)]
-pub(crate) struct Outgoing {
+pub(crate) struct TransmitQueue {
     cost: Duration,
     queue: VecDeque<Leaving>,
     busy_until: Instant,
@@ -59,7 +59,7 @@ pub(crate) struct Outgoing {
     pub(crate) datagrams: VecDeque<usize>,
 }
 
-impl Inbox {
+impl ReceiveQueue {
     pub(crate) fn new(cost: Duration, max: usize) -> Self {
         Self {
             cost,
@@ -111,7 +111,7 @@ impl Inbox {
     }
 }
 
-impl Outgoing {
+impl TransmitQueue {
     pub(crate) fn new(cost: Duration) -> Self {
         Self {
             cost,

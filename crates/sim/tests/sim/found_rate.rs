@@ -79,7 +79,7 @@ fn sent_share(pair: &mut GatewayPair, side: Side, mbit: u64, time: Duration) -> 
     )
 }
 
-/// The line carries so much from now on; runs until that is to have been followed.
+/// The line carries `bits_per_second` from now on; runs until that is to have been followed.
 fn set_rate(pair: &mut GatewayPair, bits_per_second: u64) {
     let rate = Bandwidth::from_bits_per_second(bits_per_second);
     pair.apply(&ScenarioEvent::Path {

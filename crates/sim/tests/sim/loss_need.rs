@@ -145,7 +145,7 @@ fn lost(report: &Report, from: Instant, [begin, end]: [Duration; 2]) -> f64 {
     all.iter().filter(|lost| **lost).count() as f64 / all.len().max(1) as f64
 }
 
-/// How soon traffic of so many packets a second leaves a path that loses so much; `None`: it need not.
+/// How soon traffic leaves a path. `loss`: what the path loses; `per_second`: packets. `None`: it need not.
 fn limit(loss: f64, per_second: u32) -> Option<Duration> {
     match (loss, per_second) {
         (0.2.., 50..) => Some(2 * SECOND),

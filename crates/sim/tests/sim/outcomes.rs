@@ -11,7 +11,7 @@ use keiro_sim::{
 use keiro_units::{Bandwidth, Probability};
 
 const MS: Duration = Duration::from_millis(1);
-/// Every gateway takes over a message so long after it has it: kills meet messages of every state.
+/// Time from a message's arrival at a gateway until it takes it over: kills meet messages of every state.
 const HANDOVER: Duration = Duration::from_millis(3);
 const KILL_INTERVAL: Duration = Duration::from_millis(600);
 

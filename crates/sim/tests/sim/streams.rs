@@ -528,7 +528,7 @@ fn a_transfer_has_the_rate_of_its_path_whichever_path_its_credit_takes() {
     }
 }
 
-/// Whole bytes of a memory of so many MiB.
+/// `count` MiB in bytes.
 fn mebibytes(count: u64) -> ByteCount {
     ByteCount::new(count << 20)
 }

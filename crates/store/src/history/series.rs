@@ -168,7 +168,7 @@ impl Series for AppSample {
     }
 }
 
-/// `?first, …` for so many values.
+/// `?first, …` for `count` values.
 pub(super) fn placeholders(first: usize, count: usize) -> String {
     let numbers: Vec<_> = (first..first + count).map(|n| format!("?{n}")).collect();
     numbers.join(", ")

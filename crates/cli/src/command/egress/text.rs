@@ -3,7 +3,7 @@
 use keiro_egress::{
     stats::{EgressPeerStats, NeighbourStats},
     status::{
-        ComparisonStatus, Evidence, Explanation, KernelRoute, KernelStatus, PathStatus,
+        ComparisonStatus, Explanation, GoodputComparison, KernelRoute, KernelStatus, PathStatus,
         PeerInKernel, PeerStatus, PrefixMode, PrefixStatus, Reloaded, Status,
     },
 };
@@ -141,7 +141,7 @@ fn compared(one: &PrefixStatus) -> String {
     text
 }
 
-fn evidence_text(evidence: &Evidence) -> String {
+fn evidence_text(evidence: &GoodputComparison) -> String {
     let interval = evidence.loss_low_permille.zip(evidence.loss_high_permille);
     let loss = match (evidence.loss_permille, interval) {
         (Some(loss), Some((low, high))) => format!(
@@ -407,7 +407,7 @@ mod tests {
     use super::*;
 
     fn prefix(mode: PrefixMode) -> PrefixStatus {
-        let decided = Evidence {
+        let decided = GoodputComparison {
             single_connections: 20,
             single_bits_per_second: Some(25_486_723),
             multipath_connections: 21,
@@ -420,9 +420,9 @@ mod tests {
             prefix: "2001:db8:1::/48".parse().unwrap(),
             mode,
             again_seconds: (mode == PrefixMode::SinglePath).then_some(90),
-            evidence: Evidence {
+            evidence: GoodputComparison {
                 single_connections: 3,
-                ..Evidence::default()
+                ..GoodputComparison::default()
             },
             next_look: (mode != PrefixMode::SinglePath).then_some(20),
             decided: Some(decided),

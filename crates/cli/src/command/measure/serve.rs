@@ -28,7 +28,7 @@ pub(super) fn serve(address: Option<SocketAddr>, args: &args::MeasureNet) -> Out
         ..Limits::default()
     };
     let open = matches!(access, Access::Open);
-    let bind = |address| Server::bind(address, access.clone(), limits, tell);
+    let bind = |address| Server::bind(address, access.clone(), limits, report_event);
     let servers = match address {
         Some(address) => vec![bind(address)?],
         None => {
@@ -102,7 +102,7 @@ fn access(args: &args::MeasureNet) -> Result<Access, Failure> {
     })
 }
 
-fn tell(event: &ServerEvent) {
+fn report_event(event: &ServerEvent) {
     match event {
         ServerEvent::Came {
             from,

@@ -14,17 +14,17 @@ use crate::config::{Class, draft::Draft};
 
 /// What concerns several entries; `indices_hold` unless an entry is missing for being wrong.
 pub(in crate::config) fn check(draft: &Draft, indices_hold: bool, report: &mut Report<'_>) {
-    let mut seen = Seen::default();
+    let mut unique = UniqueValues::default();
     for (tenant, spans) in &draft.tenants {
-        seen.add(tenant, spans, report);
+        unique.add(tenant, spans, report);
         routes(draft, tenant, spans, report);
         overlaps(tenant, spans, report);
         if indices_hold {
             applications(draft, tenant, spans, report);
         }
     }
-    interfaces(draft, &seen.devices, report);
-    paths(draft, &seen.devices, report);
+    interfaces(draft, &unique.devices, report);
+    paths(draft, &unique.devices, report);
     main_table(draft, report);
     if indices_hold {
         check_members::check(draft, report);
@@ -33,14 +33,14 @@ pub(in crate::config) fn check(draft: &Draft, indices_hold: bool, report: &mut R
 
 /// What only one tenant can have.
 #[derive(Default)]
-struct Seen<'a> {
+struct UniqueValues<'a> {
     ids: BTreeMap<u32, &'a Range<usize>>,
     devices: BTreeMap<&'a str, &'a Range<usize>>,
     tables: BTreeMap<u32, &'a Range<usize>>,
     interfaces: BTreeMap<&'a str, &'a Range<usize>>,
 }
 
-impl<'a> Seen<'a> {
+impl<'a> UniqueValues<'a> {
     fn add(&mut self, tenant: &'a Tenant, spans: &'a TenantSpans, report: &mut Report<'_>) {
         let mut twice = |earlier: Option<&Range<usize>>, at: &Range<usize>, what: String| {
             if let Some(earlier) = earlier {

@@ -244,7 +244,7 @@ impl Client {
         }
     }
 
-    /// Writes what waits, at most so much per turn, and says which messages the client's socket has
+    /// Writes what waits, as far as the bound of a turn allows, and says which messages the client's socket has
     /// whole. `false` if the client is gone and has nothing left to be read.
     pub(super) fn write(&mut self, now: Instant, finished: impl FnMut(PeerId, MessageId)) -> bool {
         let open = self.write_what_waits(now, finished);
@@ -351,7 +351,7 @@ impl Client {
         if let State::Sender(sender) = &mut self.state {
             sender.unacked.remove(&ack.id);
             sender.paused = false;
-            self.tell(ack);
+            self.write_ack(ack);
         }
     }
 
@@ -362,10 +362,10 @@ impl Client {
             outcome: Outcome::Refused(reason),
             delay: Duration::ZERO,
         };
-        self.tell(ack);
+        self.write_ack(ack);
     }
 
-    fn tell(&mut self, ack: Ack) {
+    fn write_ack(&mut self, ack: Ack) {
         if !self.watch.is_hung_up() {
             self.output.extend_from_slice(&ack.encode(self.version));
         }

@@ -15,7 +15,7 @@ use crate::data::context::Context;
 pub(super) const APP_BYTES_MAX: usize = 64 << 20;
 /// Bytes of all applications' together.
 pub(super) const BYTES_MAX: usize = 256 << 20;
-/// A sender that has begun a long message and sends nothing of it for so long is closed while others wait
+/// Time after which a sender that has begun a long message and sends nothing of it is closed while others wait
 /// for memory. Ours: longer than a program pauses.
 pub(super) const IDLE_MAX: Duration = Duration::from_secs(10);
 

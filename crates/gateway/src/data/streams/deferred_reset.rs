@@ -13,7 +13,7 @@ pub(super) struct DeferredResets(Vec<DeferredReset>);
 #[derive(Debug)]
 struct DeferredReset {
     socket: TcpStream,
-    /// Unacknowledged bytes, and since when so many.
+    /// Unacknowledged bytes; and when they last became fewer.
     left: usize,
     moved_at: Instant,
     since: Instant,
