@@ -176,7 +176,7 @@ impl Default for AggregationConfig {
 /// The order in which what waits for a path is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchedulerKind {
-    /// Earliest deadline (acceptance + demand) first; what has no latency target goes last, in order.
+    /// Earliest deadline (acceptance + latency target) first; what has no latency target goes last, in order.
     Deadline,
     /// In order of acceptance, whole messages: the paper's way [path-selection §4.1].
     Fifo,

@@ -1,8 +1,7 @@
 //! All peers of one gateway: finds the session of a datagram, answers handshakes, hands out work.
 
-mod answers;
-mod asked;
-mod cookie_ration;
+mod cookie_rate_limit;
+mod cookie_requests;
 mod handshake_load;
 mod handshake_queue;
 mod handshake_seeds;
@@ -10,6 +9,7 @@ mod handshakes;
 mod peer_addresses;
 mod peer_reports;
 mod replies;
+mod response_cache;
 mod stranger_overflows;
 mod turns;
 mod wrong_key;
@@ -27,9 +27,10 @@ use rand_chacha::ChaCha20Rng;
 use rand_core::{RngCore, SeedableRng};
 
 use self::{
-    answers::Answers, handshake_load::HandshakeLoad, handshake_queue::HandshakeQueue,
+    handshake_load::HandshakeLoad, handshake_queue::HandshakeQueue,
     handshake_seeds::HandshakeSeeds, peer_addresses::PeerAddresses, peer_reports::PeerReports,
-    replies::Replies, stranger_overflows::StrangerOverflows, turns::Turns, wrong_key::WrongKeys,
+    replies::Replies, response_cache::ResponseCache, stranger_overflows::StrangerOverflows,
+    turns::Turns, wrong_key::WrongKeys,
 };
 use crate::{
     config::{AggregationConfig, AppConfig, EndpointConfig, PathConfig, PeerConfig, SchedulerKind},
@@ -63,7 +64,7 @@ pub struct Endpoint {
     last_timestamp: u64,
     load: HandshakeLoad,
     waiting: HandshakeQueue,
-    answers: Answers,
+    response_cache: ResponseCache,
     peer_addresses: PeerAddresses,
     overflows: StrangerOverflows,
     mismatch_reports: PeerReports,
@@ -110,7 +111,7 @@ impl Endpoint {
             last_timestamp,
             load: HandshakeLoad::default(),
             waiting: HandshakeQueue::default(),
-            answers: Answers::default(),
+            response_cache: ResponseCache::default(),
             peer_addresses: PeerAddresses::default(),
             overflows: StrangerOverflows::default(),
             mismatch_reports: PeerReports::default(),
@@ -171,7 +172,7 @@ impl Endpoint {
         self.peer_addresses.on_changed();
         self.mismatch_reports.forget(peer);
         self.wrong_keys.forget(peer);
-        self.answers.forget(peer);
+        self.response_cache.forget(peer);
         self.turns.forget(peer);
         self.by_index.retain(|_, id| *id != peer);
     }
@@ -775,7 +776,7 @@ impl Endpoint {
         );
         self.load.check_invariants();
         self.waiting.check_invariants();
-        self.answers.check_invariants();
+        self.response_cache.check_invariants();
         self.wrong_keys.check_invariants();
         self.replies.check_invariants();
         self.turns.check_invariants();

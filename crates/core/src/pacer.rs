@@ -16,7 +16,7 @@ const HEAD_START: Duration = Duration::from_millis(1);
 /// worst, so that batches exist but a later packet with an earlier deadline waits little.
 const BATCH: Duration = Duration::from_micros(250);
 
-/// Copies of what left over other paths take one part in so many of the rate. Ours: half, which is
+/// Divisor of the rate: the part that copies of what left over other paths take. Ours: half, which is
 /// all that the first copies take of a path like their own, and the other half is left to the path's
 /// own traffic whatever there is of them.
 const COPIES_PART: u32 = 2;

@@ -9,7 +9,7 @@ use keiro_units::{Bandwidth, Instant};
 /// Trains that an estimate is made of, and how old the oldest may be. Ours.
 const KEPT_MAX: usize = 48;
 const KEPT_FOR: Duration = Duration::from_secs(60);
-/// The first estimate, and one of a path that has become faster, takes so many trains. Ours: more
+/// Trains that the first estimate takes, and one of a path that has become faster. Ours: more
 /// where they come quickly, so that chance is not taken for news.
 const NEWS: usize = 6;
 const NEWS_MAX: usize = 12;
@@ -17,8 +17,8 @@ const NEWS_MAX: usize = 12;
 const NEWS_FOR: Duration = Duration::from_millis(400);
 /// What is news: more than a tenth, beside what chance explains. Ours.
 const NEWS_RATIO: f64 = 0.1;
-/// A path has become slower when so many trains in a row were all slower than known as chance
-/// brings about once in a hundred million. Ours: a month of forty trains a second.
+/// A path has become slower when a row of slower trains is as long as chance brings about once in a hundred
+/// million. Ours: a month of forty trains a second.
 const FALL_CHANCE: f64 = 1e-8;
 /// Memory of the share of slower trains: this part of it is the newest's.
 const SLOWER_MEMORY: f64 = 1.0 / 256.0;
@@ -27,7 +27,7 @@ const FALL_MIN: usize = 4;
 const FALL_MAX: usize = 24;
 /// A train whose fastest run is slower than known by more than this met others, or news. Ours.
 const SLOWER_RATIO: f64 = 0.05;
-/// A train that is this far off what was found raises doubts. Ours.
+/// A train that differs by this from what was found makes it uncertain. Ours.
 const DOUBT_RATIO: f64 = 0.15;
 
 /// Follows one path.
@@ -37,7 +37,7 @@ pub struct CapacityTracker {
     newest: Option<Found>,
     /// The share of recent trains that were slower than the known rate.
     slower_share: f64,
-    doubts: bool,
+    is_uncertain: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ impl CapacityTracker {
             let slower = f64::from(u8::from(rate < slower_limit(&found.capacity)));
             self.slower_share += (slower - self.slower_share) * SLOWER_MEMORY;
         }
-        self.doubts = match (self.newest, fastest) {
+        self.is_uncertain = match (self.newest, fastest) {
             (Some(found), Some(rate)) => {
                 (rate / bits(found.capacity.rate).max(1.0) - 1.0).abs() > DOUBT_RATIO
             }
@@ -143,15 +143,15 @@ impl CapacityTracker {
     }
 
     /// Nothing was found yet, or the newest train does not fit it: more trains should come soon.
-    pub fn doubts(&self) -> bool {
-        self.doubts || self.newest.is_none()
+    pub fn is_uncertain(&self) -> bool {
+        self.is_uncertain || self.newest.is_none()
     }
 
     /// The path was away and is back: what was found holds until trains of now say otherwise, which
     /// they do among themselves.
     pub fn on_return(&mut self) {
         self.kept.clear();
-        self.doubts = true;
+        self.is_uncertain = true;
     }
 
     /// The path leads elsewhere: nothing that was found holds.
@@ -244,13 +244,13 @@ mod tests {
     }
 
     #[test]
-    fn a_train_that_is_far_off_raises_doubts_until_the_next_that_is_not() {
+    fn a_train_that_is_far_off_makes_the_estimate_uncertain_until_the_next_that_is_not() {
         let (mut tracker, mut now) = tracker(50, 20);
-        assert!(!tracker.doubts());
-        for (rate, doubts) in [(40, true), (50, false)] {
+        assert!(!tracker.is_uncertain());
+        for (rate, is_uncertain) in [(40, true), (50, false)] {
             now += Duration::from_millis(100);
             tracker.on_train(now, train(rate));
-            assert_eq!(tracker.doubts(), doubts, "{rate}");
+            assert_eq!(tracker.is_uncertain(), is_uncertain, "{rate}");
         }
     }
 }

@@ -12,7 +12,7 @@ use std::{
 
 use keiro_units::{Bandwidth, Instant};
 
-use super::{asked::Asked, cookie_ration::CookieRation};
+use super::{cookie_rate_limit::CookieRateLimit, cookie_requests::CookieRequestTable};
 use crate::id::SocketId;
 
 /// The window over which handshakes are counted.
@@ -31,9 +31,9 @@ const VERSION_REPLIES_MAX: u32 = 100;
 /// Handshakes that one proven address may begin in a window while there is load.
 const HANDSHAKES_PER_SOURCE_MAX: u32 = 5;
 
-/// Why an initiation may be read: each kind waits apart from the others.
+/// Where an initiation comes from; each class has a queue of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Standing {
+pub(super) enum SourceClass {
     /// It comes from the address of a peer.
     PeerAddress,
     /// It carries a cookie, which proves its address.
@@ -45,7 +45,7 @@ pub(super) enum Standing {
 /// What is to be done with an initiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
-    Read(Standing),
+    Read(SourceClass),
     Cookie,
     Refused,
 }
@@ -58,8 +58,8 @@ pub(super) struct HandshakeLoad {
     version_replies: u32,
     proven: Sources,
     peer_addresses: BTreeMap<IpAddr, PeerAddressCounts>,
-    cookies: CookieRation,
-    asked: Option<Asked>,
+    cookies: CookieRateLimit,
+    cookie_requests: Option<CookieRequestTable>,
 }
 
 /// Handshakes by proven address.
@@ -78,7 +78,7 @@ struct PeerAddressCounts {
 
 /// An initiation while there is load.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ask {
+pub(super) struct InitiationUnderLoad {
     pub(super) source: IpAddr,
     pub(super) with_cookie: bool,
     /// A peer is known at `source`.
@@ -100,27 +100,29 @@ impl HandshakeLoad {
     pub(super) fn admit_under_load(
         &mut self,
         now: Instant,
-        ask: Ask,
+        initiation: InitiationUnderLoad,
         hash_seed: impl FnOnce() -> [u64; 3],
     ) -> Admission {
-        let source = prefix(ask.source);
-        if ask.with_cookie {
+        let source = prefix(initiation.source);
+        if initiation.with_cookie {
             return match self.proven.admit(source) {
-                true => Admission::Read(Standing::Proven),
+                true => Admission::Read(SourceClass::Proven),
                 false => Admission::Refused,
             };
         }
         // What others send in a peer's name must not shut it out: beyond its own share it is a stranger.
-        if ask.is_peer_address
-            && let Some(admission) = self.admit_peer_address(ask.source)
+        if initiation.is_peer_address
+            && let Some(admission) = self.admit_peer_address(initiation.source)
         {
             return admission;
         }
-        let asked = self.asked.get_or_insert_with(|| Asked::new(hash_seed()));
-        let before = asked.on_ask(source);
-        match self.cookies.admit(now, ask, before) {
+        let requests = self
+            .cookie_requests
+            .get_or_insert_with(|| CookieRequestTable::new(hash_seed()));
+        let before = requests.on_request(source);
+        match self.cookies.admit(now, initiation, before) {
             true => {
-                asked.on_answered(source);
+                requests.on_answered(source);
                 Admission::Cookie
             }
             false => Admission::Refused,
@@ -132,7 +134,7 @@ impl HandshakeLoad {
         let counts = self.peer_addresses.entry(source).or_default();
         counts.handshakes = counts.handshakes.saturating_add(1);
         if counts.handshakes <= HANDSHAKES_PER_PEER_ADDRESS_MAX {
-            return Some(Admission::Read(Standing::PeerAddress));
+            return Some(Admission::Read(SourceClass::PeerAddress));
         }
         counts.cookies = counts.cookies.saturating_add(1);
         (counts.cookies <= COOKIES_PER_PEER_ADDRESS_MAX).then_some(Admission::Cookie)
@@ -165,7 +167,7 @@ impl HandshakeLoad {
         let had_load = self.cookies.was_used();
         *self = Self {
             since: now,
-            asked: self.asked.take().filter(|_| had_load),
+            cookie_requests: self.cookie_requests.take().filter(|_| had_load),
             cookies: std::mem::take(&mut self.cookies).into_next_second(),
             ..Self::default()
         };

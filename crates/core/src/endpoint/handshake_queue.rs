@@ -12,7 +12,7 @@ use std::{
 
 use keiro_units::Instant;
 
-use super::handshake_load::Standing;
+use super::handshake_load::SourceClass;
 use crate::{datagram::DatagramMeta, wire::INITIATION_LEN};
 
 /// Initiations are read this far apart on average. Ours: one takes 0.1 ms, and 0.25 ms if it is
@@ -20,7 +20,7 @@ use crate::{datagram::DatagramMeta, wire::INITIATION_LEN};
 const SPACING: Duration = Duration::from_millis(1);
 /// As many may be read at once after a pause.
 const BURST: u32 = 4;
-/// Initiations of one [`Standing`] that wait at most; beyond that the oldest of the network that has
+/// Initiations of one [`SourceClass`] that wait at most; beyond that the oldest of the network that has
 /// most gives way.
 const WAITING_MAX: usize = 128;
 
@@ -33,18 +33,18 @@ pub(super) struct WaitingInitiation {
 /// The initiations that wait.
 #[derive(Default)]
 pub(super) struct HandshakeQueue {
-    peer_addresses: Lane,
-    proven: Lane,
-    strangers: Lane,
+    peer_addresses: NetworkQueues,
+    proven: NetworkQueues,
+    strangers: NetworkQueues,
     /// The last one read was from a peer's address.
     was_peer_address: bool,
     /// When the next one may be read if none may be read ahead.
     next: Instant,
 }
 
-/// Initiations of one standing, by network.
+/// Initiations of one source_class, by network.
 #[derive(Default)]
-struct Lane {
+struct NetworkQueues {
     by_network: BTreeMap<IpAddr, VecDeque<WaitingInitiation>>,
     len: usize,
     last: Option<IpAddr>,
@@ -52,26 +52,30 @@ struct Lane {
 
 impl HandshakeQueue {
     /// Adds an initiation; `false` if another had to give way.
-    pub(super) fn push(&mut self, standing: Standing, initiation: WaitingInitiation) -> bool {
-        let lane = match standing {
-            Standing::PeerAddress => &mut self.peer_addresses,
-            Standing::Proven => &mut self.proven,
-            Standing::Stranger => &mut self.strangers,
+    pub(super) fn push(
+        &mut self,
+        source_class: SourceClass,
+        initiation: WaitingInitiation,
+    ) -> bool {
+        let queues = match source_class {
+            SourceClass::PeerAddress => &mut self.peer_addresses,
+            SourceClass::Proven => &mut self.proven,
+            SourceClass::Stranger => &mut self.strangers,
         };
-        lane.push(initiation)
+        queues.push(initiation)
     }
 
     /// The initiation to be read now, if one waits and it is time.
     pub(super) fn poll(&mut self, now: Instant) -> Option<WaitingInitiation> {
         self.due().filter(|due| *due <= now)?;
         let [first, second] = match self.was_peer_address {
-            true => [Standing::Proven, Standing::PeerAddress],
-            false => [Standing::PeerAddress, Standing::Proven],
+            true => [SourceClass::Proven, SourceClass::PeerAddress],
+            false => [SourceClass::PeerAddress, SourceClass::Proven],
         };
-        let (standing, initiation) = [first, second, Standing::Stranger]
+        let (source_class, initiation) = [first, second, SourceClass::Stranger]
             .into_iter()
-            .find_map(|standing| Some((standing, self.lane(standing).pop()?)))?;
-        self.was_peer_address = standing == Standing::PeerAddress;
+            .find_map(|source_class| Some((source_class, self.queues_of(source_class).pop()?)))?;
+        self.was_peer_address = source_class == SourceClass::PeerAddress;
         self.next = self.next.max(now) + SPACING;
         Some(initiation)
     }
@@ -90,23 +94,23 @@ impl HandshakeQueue {
     ///
     /// Panics with the invariant's name if one does not hold.
     pub(super) fn check_invariants(&self) {
-        for lane in [&self.peer_addresses, &self.proven, &self.strangers] {
-            assert!(lane.len <= WAITING_MAX, "initiations that wait");
-            let waiting = lane.by_network.values().map(VecDeque::len).sum::<usize>();
-            assert_eq!(lane.len, waiting, "initiations that wait are counted");
+        for queues in [&self.peer_addresses, &self.proven, &self.strangers] {
+            assert!(queues.len <= WAITING_MAX, "initiations that wait");
+            let waiting = queues.by_network.values().map(VecDeque::len).sum::<usize>();
+            assert_eq!(queues.len, waiting, "initiations that wait are counted");
         }
     }
 
-    fn lane(&mut self, standing: Standing) -> &mut Lane {
-        match standing {
-            Standing::PeerAddress => &mut self.peer_addresses,
-            Standing::Proven => &mut self.proven,
-            Standing::Stranger => &mut self.strangers,
+    fn queues_of(&mut self, source_class: SourceClass) -> &mut NetworkQueues {
+        match source_class {
+            SourceClass::PeerAddress => &mut self.peer_addresses,
+            SourceClass::Proven => &mut self.proven,
+            SourceClass::Stranger => &mut self.strangers,
         }
     }
 }
 
-impl Lane {
+impl NetworkQueues {
     /// `false` if another had to give way.
     fn push(&mut self, initiation: WaitingInitiation) -> bool {
         let has_room = self.len < WAITING_MAX;

@@ -10,7 +10,7 @@ use rand_core::RngCore;
 
 use super::{
     DatagramMeta, Endpoint,
-    handshake_load::{Admission, Ask, Standing},
+    handshake_load::{Admission, InitiationUnderLoad, SourceClass},
     handshake_queue::WaitingInitiation,
     peer_reports::Sender,
 };
@@ -23,7 +23,7 @@ use crate::{
         cookie_reply, open_cookie_reply, open_version_reply, version_reply,
     },
     id::{PeerId, SocketId},
-    session::{ConfirmedEpoch, Epoch, HandshakeVerdict, Offer, Pending},
+    session::{ConfirmedEpoch, Epoch, HandshakeDecision, Offer, Pending},
     wire::{
         COOKIE_LEN, Features, HandshakePayload, RESPONSE_LEN, VERSION, VERSION_REPLY_LEN, Versions,
     },
@@ -108,12 +108,12 @@ impl Endpoint {
         let without_load_max = self.config.handshakes_per_second_max;
         if !self.load.on_initiation(now, without_load_max) {
             return Admission::Read(match with_cookie {
-                true => Standing::Proven,
-                false => Standing::Stranger,
+                true => SourceClass::Proven,
+                false => SourceClass::Stranger,
             });
         }
         let source = meta.remote.ip();
-        let ask = Ask {
+        let initiation = InitiationUnderLoad {
             source,
             with_cookie,
             is_peer_address: !with_cookie && self.is_peer_address(now, source),
@@ -122,7 +122,7 @@ impl Endpoint {
         };
         let random = &mut self.random;
         let hash_seed = || [0; 3].map(|_: u64| random.next_u64());
-        self.load.admit_under_load(now, ask, hash_seed)
+        self.load.admit_under_load(now, initiation, hash_seed)
     }
 
     pub(super) fn is_peer_address(&mut self, now: Instant, address: IpAddr) -> bool {
@@ -145,7 +145,7 @@ impl Endpoint {
     /// none.
     fn answer_copy(&mut self, now: Instant, meta: DatagramMeta, packet: &[u8]) -> bool {
         let source = (meta.socket, meta.remote);
-        let Some((id, response)) = self.answers.take_for_copy(now, source, packet) else {
+        let Some((id, response)) = self.response_cache.take_for_copy(now, source, packet) else {
             return false;
         };
         debug_assert!(response.len() < packet.len(), "a copy amplifies nothing");
@@ -230,7 +230,8 @@ impl Endpoint {
         self.add_epoch(now, id, &agreed, new);
         self.stats.accepted_messages += 1;
         let source = (meta.socket, meta.remote);
-        self.answers.on_answered(now, id, source, packet, &response);
+        self.response_cache
+            .on_answered(now, id, source, packet, &response);
         self.debit(now, id, source, response.len());
         self.push_out(meta.socket, meta.remote, response);
     }
@@ -296,7 +297,7 @@ impl Endpoint {
         };
         let session = self.peers.get_mut(&id).expect("found before");
         session.on_handshake_received(now, meta, RESPONSE_LEN);
-        if session.judge_response(now, meta, confirmed) != HandshakeVerdict::Accept {
+        if session.decide_on_response(now, meta, confirmed) != HandshakeDecision::Accept {
             session.drops.duplicate_key += 1;
             self.by_index.remove(&index);
             return;

@@ -19,7 +19,7 @@ type Reply = (SocketId, SocketAddr, Vec<u8>);
 #[derive(Default)]
 pub(super) struct Replies {
     waiting: VecDeque<Reply>,
-    /// So many may leave before the peers are asked again.
+    /// Replies that may leave before the peers are asked again.
     allowed: u32,
     batches: u32,
 }

@@ -60,7 +60,7 @@ impl Arrivals {
         self.of_peers
     }
 
-    /// Of so many drops, those that there would have been without strangers.
+    /// Of `dropped` drops, those that there would have been without strangers.
     fn of_peers(&self, dropped: u64) -> u64 {
         let (strangers, peers) = (u128::from(self.strangers), u128::from(self.peers));
         let unseen = u128::from(dropped) * strangers / (strangers + peers).max(1);

@@ -21,7 +21,7 @@ use crate::{
 
 /// The peer of an address is looked for once in this time for each kind of fault. Ours.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// So many addresses are looked for in that time: each takes a look at all peers. Ours.
+/// Addresses that are looked for in that time: each takes a look at all peers. Ours.
 const LOOKS_MAX: usize = 10;
 
 /// When such handshakes were reported.

@@ -100,7 +100,7 @@ impl App {
         self.workload.on_made(made, bytes);
     }
 
-    /// A message, datagram or stream has arrived, with so many bytes.
+    /// A message, datagram or stream has arrived. `bytes`: its size.
     pub(crate) fn on_received(&mut self, bytes: usize) {
         self.stats.received_messages += 1;
         self.stats.received_bytes += bytes as u64;

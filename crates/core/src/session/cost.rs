@@ -15,7 +15,7 @@ pub(super) const NEW_STREAM: u64 = 10_000;
 /// Paths that a gateway may well have.
 pub(super) const FEW_PATHS: usize = 16;
 
-/// A buffer of so many bytes, set to zero.
+/// A buffer of `bytes` bytes, set to zero.
 pub(super) fn of_buffer(bytes: usize) -> u64 {
     bytes as u64 / 32
 }

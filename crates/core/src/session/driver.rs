@@ -10,7 +10,7 @@ use super::{
     send_queues::{DatagramNeeds, NewMessage},
     sent_frames::MessageControl,
     stream::ReadableBytes,
-    tenant::NewPacket,
+    tenant::NewIpPacket,
 };
 use crate::{
     config::DeliveryClass,
@@ -157,7 +157,7 @@ impl Session {
             return Err(PacketError::TooLong { len, room });
         }
         entry.on_accepted(now, len);
-        let packet = NewPacket {
+        let packet = NewIpPacket {
             tenant,
             app,
             packet,

@@ -6,7 +6,7 @@ use keiro_units::Instant;
 
 use super::{
     ConfirmedEpoch, Session,
-    incarnations::{Newcomer, Verdict},
+    incarnations::{IncarnationDecision, NewIncarnation},
     keys::Epoch,
     path::Path,
 };
@@ -24,7 +24,7 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 /// Refusals on both sides.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    /// A packet that refuses a newcomer and that is to be sent.
+    /// A packet that refuses a new incarnation and that is to be sent.
     packet: Option<(SocketId, SocketAddr, Vec<u8>)>,
     /// When it was last reported that the peer refuses us.
     reported_at: Option<Instant>,
@@ -41,7 +41,7 @@ impl Refusals {
 
 /// What a response of the peer means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HandshakeVerdict {
+pub(crate) enum HandshakeDecision {
     /// The keys may be used.
     Accept,
     /// They may not: handshakes continue.
@@ -63,23 +63,23 @@ impl Session {
             return false;
         };
         let confirmed = epoch.confirmation();
-        match self.judge(now, meta, confirmed) {
-            Verdict::Accept => {
+        match self.decide(now, meta, confirmed) {
+            IncarnationDecision::Accept => {
                 if let Some(epoch) = self.keys.by_index(index) {
                     epoch.confirmed = true;
                 }
                 self.on_epoch_confirmed(now, confirmed);
                 return true;
             }
-            Verdict::Ask => self.ask_served(confirmed.incarnation),
-            Verdict::Wait => {}
-            Verdict::Refuse => {
+            IncarnationDecision::ProbeServed => self.probe_served(confirmed.incarnation),
+            IncarnationDecision::ProbePending => {}
+            IncarnationDecision::Refuse => {
                 if let Some(epoch) = self.keys.remove(index) {
                     self.retired.push(index);
                     self.refuse(now, meta, &epoch);
                 }
             }
-            Verdict::Void => {
+            IncarnationDecision::NeedsRehandshake => {
                 self.keys.remove(index);
                 self.retired.push(index);
             }
@@ -88,32 +88,32 @@ impl Session {
     }
 
     /// The peer has answered our handshake.
-    pub(crate) fn judge_response(
+    pub(crate) fn decide_on_response(
         &mut self,
         now: Instant,
         meta: DatagramMeta,
         confirmed: ConfirmedEpoch,
-    ) -> HandshakeVerdict {
-        match self.judge(now, meta, confirmed) {
-            Verdict::Accept => HandshakeVerdict::Accept,
-            Verdict::Void => {
-                self.incarnations.on_void_response();
+    ) -> HandshakeDecision {
+        match self.decide(now, meta, confirmed) {
+            IncarnationDecision::Accept => HandshakeDecision::Accept,
+            IncarnationDecision::NeedsRehandshake => {
+                self.incarnations.on_rehandshake_needed();
                 self.handshake.next_at = Some(now);
-                HandshakeVerdict::Repeat
+                HandshakeDecision::Repeat
             }
-            Verdict::Ask => {
-                self.ask_served(confirmed.incarnation);
-                HandshakeVerdict::Ignore
+            IncarnationDecision::ProbeServed => {
+                self.probe_served(confirmed.incarnation);
+                HandshakeDecision::Ignore
             }
-            Verdict::Wait => HandshakeVerdict::Ignore,
-            Verdict::Refuse => {
+            IncarnationDecision::ProbePending => HandshakeDecision::Ignore,
+            IncarnationDecision::Refuse => {
                 self.report_duplicate(now, self.served_address(meta), meta.remote);
-                HandshakeVerdict::Ignore
+                HandshakeDecision::Ignore
             }
         }
     }
 
-    /// The packet that refuses a newcomer, to be sent beside the pacer.
+    /// The packet that refuses a new incarnation, to be sent beside the pacer.
     pub(crate) fn poll_refusal(&mut self) -> Option<(SocketId, SocketAddr, Vec<u8>)> {
         self.refusals.packet.take()
     }
@@ -132,36 +132,41 @@ impl Session {
     }
 
     /// What to do about keys that an incarnation of the peer has used from an address.
-    fn judge(&mut self, now: Instant, meta: DatagramMeta, confirmed: ConfirmedEpoch) -> Verdict {
+    fn decide(
+        &mut self,
+        now: Instant,
+        meta: DatagramMeta,
+        confirmed: ConfirmedEpoch,
+    ) -> IncarnationDecision {
         let ConfirmedEpoch {
             incarnation, ours, ..
         } = confirmed;
         let ours = ours.incarnation;
         if self.incarnations.is_served(incarnation, ours) {
-            return Verdict::Accept;
+            return IncarnationDecision::Accept;
         }
         let is_there =
             |path: &Path| path.socket() == meta.socket && path.remote() == Some(meta.remote);
-        let newcomer = Newcomer {
+        let new = NewIncarnation {
             incarnation,
             ours,
             at_served_address: self.paths.iter().any(is_there),
         };
-        let verdict = self.incarnations.judge(now, newcomer, self.is_up());
-        if verdict == Verdict::Accept && self.incarnations.is_return(incarnation) {
+        let decision = self.incarnations.decide(now, new, self.is_up());
+        if decision == IncarnationDecision::Accept && self.incarnations.is_return(incarnation) {
             let other = self.served_address(meta);
             self.report_duplicate(now, meta.remote, other);
         }
-        verdict
+        decision
     }
 
-    /// Has the gateway that is served answer, on every path that is up.
-    fn ask_served(&mut self, newcomer: u64) {
+    /// Has the gateway that is served answer a ping on every path that is up.
+    fn probe_served(&mut self, new: u64) {
         let paths = self.paths.iter();
         let first: BTreeMap<PathId, u64> = paths
             .map(|path| (path.id(), path.next_packet_number()))
             .collect();
-        self.incarnations.on_asked(newcomer, first);
+        self.incarnations.on_probe_sent(new, first);
         for path in self.paths.iter_mut().filter(|path| path.is_up()) {
             path.request_ping();
         }
@@ -177,7 +182,7 @@ impl Session {
             .unwrap_or(meta.remote)
     }
 
-    /// Says to a newcomer that another gateway with its key is served. Its keys are used for that
+    /// Says to a new incarnation that another gateway with its key is served. Its keys are used for that
     /// one packet.
     fn refuse(&mut self, now: Instant, meta: DatagramMeta, epoch: &Epoch) {
         let number = self

@@ -16,7 +16,7 @@ use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 /// and the lowest of them stayed where they were, as those of a queue do not. A fall is always taken
 /// at once. A queue that never empties counts as delay.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Base {
+pub(crate) struct WindowedMinDelay {
     base_us: Option<i64>,
     /// Mean of what samples were above the base, those of a rise left out; in nanoseconds, because
     /// single steps are small.
@@ -53,10 +53,10 @@ struct Rise {
 /// Half of the time that a small rise takes to be seen at most. Ours: long against the busy
 /// periods of a bottleneck at 90 % load (some 0.2 s at 10 Mbit/s).
 const WINDOW: Duration = Duration::from_secs(5);
-/// A period has so many samples at least.
+/// Least samples of a period.
 const WINDOW_SAMPLES_MIN: u32 = 8;
-/// A rise has lasted four of these and has so many samples. Ours: a few busy periods as above, and
-/// little more than half a second.
+/// A rise lasts four of these and has [`RISE_SAMPLES_MIN`] samples, at least. Ours: a few busy periods as above,
+/// and little more than half a second.
 const RISE_STRETCH: Duration = Duration::from_millis(150);
 const RISE_SAMPLES_MIN: u32 = 4;
 /// Above the base by this many mean excesses, and this, is a rise. Ours: exponential waits are that
@@ -71,7 +71,7 @@ const HIGHEST_TIME: Duration = Duration::from_secs(30);
 /// Memory of the mean excess.
 const EXCESS_TIME: Duration = Duration::from_secs(10);
 
-impl Base {
+impl WindowedMinDelay {
     /// Takes a sample and says how far above the base it is.
     pub(crate) fn on_sample(&mut self, now: Instant, sample_us: i64) -> Duration {
         self.window.on_sample(now, sample_us);
@@ -213,7 +213,7 @@ impl Window {
 /// A model of our own packets at a bottleneck without other traffic: how long each takes there, and
 /// which of them keep it busy without a break.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct OwnQueue {
+pub(crate) struct SelfQueueModel {
     clear_at: Instant,
     burst: u32,
     bits_sent: u64,
@@ -224,7 +224,7 @@ pub(crate) struct OwnQueue {
 pub(crate) struct SelfQueueing {
     /// Time from its sending until it has left the bottleneck, microseconds: own packets before it, and
     /// itself.
-    pub(crate) own_us: u32,
+    pub(crate) duration_us: u32,
     /// Number of the burst that it belongs to.
     pub(crate) burst: u32,
     /// It is the first of its burst.
@@ -239,15 +239,15 @@ impl SelfQueueing {
     /// and the way as long as ever.
     pub(crate) fn without_self_queueing(&self, round_trip: Duration) -> Option<i64> {
         let round_trip_us = i64::try_from(round_trip.as_micros()).unwrap_or(i64::MAX);
-        Some(round_trip_us - i64::from(self.own_us)).filter(|rest| *rest > 0)
+        Some(round_trip_us - i64::from(self.duration_us)).filter(|rest| *rest > 0)
     }
 }
 
 /// The pacer never lets more out at once; a queue that seems longer is a capacity that is known
 /// wrongly. Ours.
-const OWN_QUEUE_MAX: Duration = Duration::from_millis(3);
+const SELF_QUEUE_MAX: Duration = Duration::from_millis(3);
 
-impl OwnQueue {
+impl SelfQueueModel {
     /// A packet of `ip_bytes` leaves for a bottleneck of `rate`.
     pub(crate) fn on_sent(&mut self, now: Instant, ip_bytes: u64, rate: Bandwidth) -> SelfQueueing {
         let is_first = self.clear_at <= now;
@@ -259,10 +259,10 @@ impl OwnQueue {
         } else {
             rate.transmission_time_nearest(ByteCount::new(ip_bytes))
         };
-        let takes = waits.min(OWN_QUEUE_MAX) + own.min(TRANSMISSION_MAX);
+        let takes = waits.min(SELF_QUEUE_MAX) + own.min(TRANSMISSION_MAX);
         self.clear_at = now + takes;
         SelfQueueing {
-            own_us: takes.as_micros() as u32,
+            duration_us: takes.as_micros() as u32,
             burst: self.burst,
             is_first,
             bits_sent: self.bits_sent,
@@ -308,19 +308,19 @@ impl Jitter {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recent {
     slots: VecDeque<Slot>,
-    seen: Totals,
+    seen: OutcomeTotals,
 }
 
 /// Counters since the beginning of the path.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Totals {
+pub(crate) struct OutcomeTotals {
     pub(crate) acked: u64,
     pub(crate) lost: u64,
     pub(crate) spurious: u64,
     pub(crate) bytes_sent: u64,
 }
 
-impl Totals {
+impl OutcomeTotals {
     /// What became of packets, without losses that turned out to be none.
     pub(crate) fn outcomes(&self) -> Outcomes {
         Outcomes {
@@ -351,7 +351,7 @@ pub(crate) struct RecentLoss {
 const SLOT: Duration = Duration::from_millis(100);
 /// Slots of a second: recent, where there is enough traffic.
 const RECENT_SLOTS: u64 = 10;
-/// Packets that a ratio is of, if a minute has so many. Ours: 5 % of them is three.
+/// Least packets that a ratio is of, unless a minute has fewer. Ours: 5 % of them is three.
 const LOSS_PACKETS_MIN: i64 = 50;
 /// Slots from the first to the last loss of a burst. Ours: a route that changes or a radio that roams
 /// loses for a tenth or two of a second, and is no reason to leave the path.
@@ -368,7 +368,7 @@ fn grown(now: u64, before: u64) -> i64 {
 
 impl Recent {
     /// Takes the counters as they are now.
-    pub(crate) fn on_totals(&mut self, now: Instant, totals: Totals) {
+    pub(crate) fn on_totals(&mut self, now: Instant, totals: OutcomeTotals) {
         let number = now.as_nanos() / SLOT.as_nanos() as u64;
         if self.slots.back().is_none_or(|slot| slot.number < number) {
             self.slots.push_back(Slot {
@@ -448,7 +448,7 @@ impl Recent {
 
     /// The path comes up: what was lost until now, of which `totals` are the counters, says nothing
     /// about it. What was sent stays.
-    pub(crate) fn on_return(&mut self, now: Instant, totals: Totals) {
+    pub(crate) fn on_return(&mut self, now: Instant, totals: OutcomeTotals) {
         self.on_totals(now, totals);
         for slot in &mut self.slots {
             (slot.acked, slot.lost) = (0, 0);
@@ -466,10 +466,10 @@ mod tests {
     #[test]
     fn an_answer_from_before_a_packet_can_have_left_gives_no_sample() {
         // 1500 bytes take 1.2 ms at 10 Mbit/s, the second one 2.4.
-        let mut queue = OwnQueue::default();
+        let mut queue = SelfQueueModel::default();
         let rate = Bandwidth::from_mbit_per_second(10);
         let places = [0, 1].map(|_| queue.on_sent(START, 1500, rate));
-        assert_eq!(places.map(|place| place.own_us), [1200, 2400]);
+        assert_eq!(places.map(|place| place.duration_us), [1200, 2400]);
         let rests = places.map(|place| place.without_self_queueing(2 * MS));
         assert_eq!(rests, [Some(800), None]);
     }
@@ -486,7 +486,7 @@ mod tests {
 
     /// Feeds a sample every `interval` for `time`; when the base first was `wanted`.
     fn feed(
-        base: &mut Base,
+        base: &mut WindowedMinDelay,
         from: Instant,
         sampling: Sampling,
         sample_us: impl Fn(u32) -> i64,
@@ -512,7 +512,7 @@ mod tests {
 
     #[test]
     fn a_rise_is_seen_in_little_more_than_half_a_second_and_a_fall_at_once() {
-        let mut base = Base::default();
+        let mut base = WindowedMinDelay::default();
         let busy = |number| 20_000 + wait_us(number);
         feed(&mut base, START, every(7 * MS, 20_000 * MS), busy, |_| {
             false
@@ -529,7 +529,7 @@ mod tests {
 
     #[test]
     fn a_rise_of_one_direction_after_the_other_is_taken_whole() {
-        let mut base = Base::default();
+        let mut base = WindowedMinDelay::default();
         feed(
             &mut base,
             START,
@@ -546,7 +546,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_empties_now_and_then_raises_nothing() {
-        let mut base = Base::default();
+        let mut base = WindowedMinDelay::default();
         let busy = |number| 20_000 + wait_us(number);
         let risen = |found| found > 20_000;
         let time = every(7 * MS, 60_000 * MS);
@@ -555,7 +555,7 @@ mod tests {
 
     #[test]
     fn a_small_rise_is_seen_when_the_window_has_passed() {
-        let mut base = Base::default();
+        let mut base = WindowedMinDelay::default();
         let time = every(100 * MS, 20_000 * MS);
         feed(&mut base, START, time, |_| 20_000, |_| false);
         let from = START + 20_000 * MS;
@@ -565,7 +565,7 @@ mod tests {
 
     #[test]
     fn keep_alives_alone_show_a_rise_after_a_few() {
-        let mut base = Base::default();
+        let mut base = WindowedMinDelay::default();
         let time = every(1000 * MS, 20_000 * MS);
         feed(&mut base, START, time, |_| -20_000, |_| false);
         let from = START + 20_000 * MS;
@@ -575,10 +575,10 @@ mod tests {
 
     #[test]
     fn own_packets_wait_for_each_other_and_make_bursts() {
-        let mut own = OwnQueue::default();
+        let mut own = SelfQueueModel::default();
         let rate = Bandwidth::from_mbit_per_second(12);
         let places = [0, 0, 1, 5].map(|ms| own.on_sent(START + MS * ms, 1500, rate));
-        let queueing = places.map(|place| (place.own_us, place.burst, place.is_first));
+        let queueing = places.map(|place| (place.duration_us, place.burst, place.is_first));
         assert_eq!(
             queueing,
             [
@@ -606,7 +606,7 @@ mod tests {
     fn loss_is_of_the_last_second_or_of_enough_packets() {
         let mut recent = Recent::default();
         assert_eq!(recent.loss(), None);
-        let mut totals = Totals::default();
+        let mut totals = OutcomeTotals::default();
         for slot in 0..20 {
             totals.acked += 95;
             totals.lost += if slot < 10 { 0 } else { 5 };
@@ -639,7 +639,7 @@ mod tests {
         // By slot; a hundred packets each.
         let is_burst = |lost: &[u64]| {
             let mut recent = Recent::default();
-            let mut totals = Totals::default();
+            let mut totals = OutcomeTotals::default();
             for (slot, lost) in (0..).zip(lost) {
                 totals.acked += 100 - lost;
                 totals.lost += lost;
@@ -658,7 +658,7 @@ mod tests {
     #[test]
     fn own_rate_is_that_of_the_last_second() {
         let mut recent = Recent::default();
-        let mut totals = Totals::default();
+        let mut totals = OutcomeTotals::default();
         for slot in 0..15 {
             recent.on_totals(START + SLOT * slot, totals);
             totals.bytes_sent += 12_500;

@@ -21,7 +21,7 @@ use crate::{id::PathId, snapshot::DuplicateKey};
 const KNOWN_MAX: usize = 8;
 /// Incarnations whose newest initiation is remembered; of the others none older than theirs is taken.
 const TIMESTAMPS_MAX: usize = 16;
-/// For how long an answer of the present incarnation proves that it runs. Ours: a newcomer repeats its
+/// For how long an answer of the present incarnation proves that it runs. Ours: a new one repeats its
 /// challenges more often.
 const PROOF_VALID: Duration = Duration::from_secs(1);
 /// Two gateways with one key are reported at most this often. Ours: as version mismatches.
@@ -35,13 +35,13 @@ struct Known {
     ours: u64,
     /// It was served under `ours`: packet numbers are used up.
     is_served: bool,
-    /// It was refused so often under `ours`: so many packet numbers are used up.
+    /// Refusals under `ours`. Each has used up a packet number.
     refused: u64,
 }
 
-/// A newcomer that waits until it is clear whether the present incarnation still runs.
+/// A new incarnation, and the probe whether the one that is served still runs.
 #[derive(Debug)]
-struct Contention {
+struct ConflictProbe {
     incarnation: u64,
     /// Packets with these numbers or higher left after it began.
     first: BTreeMap<PathId, u64>,
@@ -51,22 +51,22 @@ struct Contention {
 
 /// What is to become of an authentic packet of an incarnation that is not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum IncarnationDecision {
     /// It is served from now on.
     Accept,
-    /// The present one is asked first whether it still runs.
-    Ask,
-    /// The present one is being asked.
-    Wait,
+    /// A probe is to show whether the present one still runs.
+    ProbeServed,
+    /// The probe is under way.
+    ProbePending,
     /// The present one runs, and is older.
     Refuse,
     /// It would begin with packet numbers that it takes for replays: another handshake is needed.
-    Void,
+    NeedsRehandshake,
 }
 
 /// Where a packet of another incarnation than the one that is served came from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Newcomer {
+pub(crate) struct NewIncarnation {
     pub(crate) incarnation: u64,
     /// Under which of ours it agreed on its keys.
     pub(crate) ours: u64,
@@ -88,7 +88,7 @@ pub(crate) struct Incarnations {
     known: Vec<Known>,
     /// One that knew `ours` is not remembered any more.
     has_forgotten: bool,
-    contention: Option<Contention>,
+    conflict_probe: Option<ConflictProbe>,
     /// The newest initiation of each incarnation.
     timestamps: BTreeMap<u64, u64>,
     /// The newest initiation of those that are not in `timestamps`.
@@ -107,7 +107,7 @@ impl Incarnations {
             served: None,
             known: Vec::new(),
             has_forgotten: false,
-            contention: None,
+            conflict_probe: None,
             timestamps: BTreeMap::new(),
             oldest_timestamp: 0,
             clock_reported_at: None,
@@ -172,43 +172,50 @@ impl Incarnations {
         self.served == Some(incarnation) && self.ours == ours
     }
 
-    /// Decides about a newcomer. `is_up`: the one that is served has a path that is up.
-    pub(crate) fn judge(&self, now: Instant, newcomer: Newcomer, is_up: bool) -> Verdict {
-        let Newcomer {
+    /// Decides about a new incarnation. `is_up`: the one that is served has a path that is up.
+    pub(crate) fn decide(
+        &self,
+        now: Instant,
+        new: NewIncarnation,
+        is_up: bool,
+    ) -> IncarnationDecision {
+        let NewIncarnation {
             incarnation, ours, ..
-        } = newcomer;
+        } = new;
         let is_ours = ours == self.ours || Some(ours) == self.next;
         if !is_ours || self.was_served_under(incarnation, ours) {
-            return Verdict::Void;
+            return IncarnationDecision::NeedsRehandshake;
         }
         let age_of = |incarnation| self.age(incarnation).unwrap_or(usize::MAX);
         let Some(served) = self.served.filter(|served| *served != incarnation) else {
-            return Verdict::Accept;
+            return IncarnationDecision::Accept;
         };
         let is_older = age_of(incarnation) < age_of(served);
         // It runs where the other one ran: that has ended. Unless it was there before.
-        let has_replaced = newcomer.at_served_address && self.age(incarnation).is_none();
+        let has_replaced = new.at_served_address && self.age(incarnation).is_none();
         if !is_up || is_older || has_replaced {
-            return Verdict::Accept;
+            return IncarnationDecision::Accept;
         }
-        match &self.contention {
-            Some(contention) if contention.incarnation == incarnation => {
-                match contention.proved_at {
+        match &self.conflict_probe {
+            Some(probe) if probe.incarnation == incarnation => {
+                match probe.proved_at {
                     // It answers, or its last path goes down.
-                    None => Verdict::Wait,
-                    Some(at) if now.saturating_duration_since(at) < PROOF_VALID => Verdict::Refuse,
-                    Some(_) => Verdict::Ask,
+                    None => IncarnationDecision::ProbePending,
+                    Some(at) if now.saturating_duration_since(at) < PROOF_VALID => {
+                        IncarnationDecision::Refuse
+                    }
+                    Some(_) => IncarnationDecision::ProbeServed,
                 }
             }
-            _ => Verdict::Ask,
+            _ => IncarnationDecision::ProbeServed,
         }
     }
 
-    /// The one that is served is asked whether it still runs: packets of each path from these numbers
-    /// on leave from now on.
-    pub(crate) fn on_asked(&mut self, newcomer: u64, first: BTreeMap<PathId, u64>) {
-        self.contention = Some(Contention {
-            incarnation: newcomer,
+    /// The one that is served is probed: packets of each path from the numbers `first` on leave from now
+    /// on.
+    pub(crate) fn on_probe_sent(&mut self, new: u64, first: BTreeMap<PathId, u64>) {
+        self.conflict_probe = Some(ConflictProbe {
+            incarnation: new,
             first,
             proved_at: None,
         });
@@ -216,18 +223,18 @@ impl Incarnations {
 
     /// The one that is served has received a packet.
     pub(crate) fn on_acked(&mut self, now: Instant, path: PathId, largest: u64) {
-        if let Some(contention) = &mut self.contention {
+        if let Some(probe) = &mut self.conflict_probe {
             // A path that has been added since has no packet of before.
-            let first = contention.first.get(&path).copied().unwrap_or(0);
+            let first = probe.first.get(&path).copied().unwrap_or(0);
             if largest >= first {
-                contention.proved_at = Some(now);
+                probe.proved_at = Some(now);
             }
         }
     }
 
-    /// A newcomer is refused; the number of the packet that says so.
+    /// A new incarnation is refused; the number of the packet that says so.
     pub(crate) fn on_refused(&mut self, incarnation: u64, ours: u64) -> u64 {
-        self.contention = None;
+        self.conflict_probe = None;
         let known = self.know(incarnation, ours);
         let number = known.refused;
         known.refused += 1;
@@ -235,7 +242,7 @@ impl Incarnations {
     }
 
     /// Our handshake was answered by one that would take our packets for replays.
-    pub(crate) fn on_void_response(&mut self) {
+    pub(crate) fn on_rehandshake_needed(&mut self) {
         self.begins_with_next = true;
     }
 
@@ -247,7 +254,7 @@ impl Incarnations {
             self.has_forgotten = false;
         }
         self.begins_with_next = false;
-        self.contention = None;
+        self.conflict_probe = None;
         self.served = Some(incarnation);
         let known = self.know(incarnation, ours);
         known.is_served = true;

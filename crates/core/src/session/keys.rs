@@ -87,7 +87,7 @@ impl KeyRing {
         let current = self.current().map(|current| current.local_index);
         self.epochs.push(epoch);
         let mut gone = Vec::new();
-        // The one in use is never the oldest of so many: handshakes that are answered but never
+        // The one in use is never the oldest of `EPOCHS_MAX`: handshakes that are answered but never
         // confirmed come after it, and only the newest of those can still be confirmed.
         while self.epochs.len() > EPOCHS_MAX {
             let position = self
@@ -168,11 +168,11 @@ impl KeyRing {
         if epoch.used.is_worn(&epoch.limits) {
             return Some(epoch.since);
         }
-        let patience = if epoch.initiator {
+        let rekey_after = if epoch.initiator {
             timing.rekey_after
         } else {
             timing.rekey_after * 5 / 4
         };
-        Some(epoch.since + patience)
+        Some(epoch.since + rekey_after)
     }
 }

@@ -62,7 +62,7 @@ use keiro_model::aggregation::{AGGREGATE_HEAD, PARITY_HEAD};
 use keiro_units::{Instant, Probability};
 
 pub(crate) use self::{
-    aggregation::receiver::ReceiveOverflows, duplicate_keys::HandshakeVerdict, keys::Epoch,
+    aggregation::receiver::ReceiveOverflows, duplicate_keys::HandshakeDecision, keys::Epoch,
     receiver::Arrived,
 };
 use self::{
@@ -601,7 +601,7 @@ impl Session {
         });
         self.choose_paths(MoveReason::PathDown);
         self.move_packets(now, id);
-        self.on_lost(now, id, abandoned.lost);
+        self.on_losses_detected(now, id, abandoned.lost);
         self.check_up(now);
     }
 
@@ -662,7 +662,7 @@ impl Session {
     /// What waited or was in flight on a path is lost.
     fn on_abandoned(&mut self, now: Instant, path: PathId, abandoned: Abandoned) {
         self.paths.on_copies_dropped(&abandoned.copies);
-        self.on_lost(now, path, abandoned.lost);
+        self.on_losses_detected(now, path, abandoned.lost);
     }
 
     /// Keys of a new epoch may be used: the peer has them or has just used them.
@@ -792,7 +792,7 @@ impl Session {
         }
         self.on_path_state_changed(now, MoveReason::PathDown);
         self.move_packets(now, id);
-        self.on_lost(now, id, abandoned.lost);
+        self.on_losses_detected(now, id, abandoned.lost);
     }
 
     /// Checks what must hold between calls, in every component. Costs a visit of all state.

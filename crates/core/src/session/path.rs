@@ -1,12 +1,12 @@
 //! One path to one peer: its state, what is measured of it, what is in flight on it, and at what
 //! rate it may be sent on.
 
-mod answers;
 mod figures;
 mod hopeless;
 mod idle_meter;
 mod probing;
 mod rate_control;
+mod reachability;
 mod suspicion;
 #[cfg(test)]
 mod tests;
@@ -22,7 +22,8 @@ use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 use rand_chacha::ChaCha20Rng;
 
 use self::{
-    answers::Answers, idle_meter::IdleMeter, rate_control::RateControl, suspicion::LossSuspicion,
+    idle_meter::IdleMeter, rate_control::RateControl, reachability::ReachabilityCounters,
+    suspicion::LossSuspicion,
 };
 use super::{
     aggregation::{
@@ -67,7 +68,7 @@ pub(crate) struct Path {
     id: PathId,
     socket: SocketId,
     validation: Validation,
-    answers: Answers,
+    reachability: ReachabilityCounters,
     estimates: PathEstimates,
     rate: RateControl,
     pacer: Pacer,
@@ -151,7 +152,7 @@ impl Path {
             id: config.id,
             socket: config.socket,
             validation: Validation::new(config.remote),
-            answers: Answers::default(),
+            reachability: ReachabilityCounters::default(),
             estimates: PathEstimates::new(begins_at),
             rate,
             pacer: Pacer::new(begins_at),
@@ -306,7 +307,7 @@ impl Path {
         if leads_elsewhere {
             self.restart_validation(now);
             self.reset_estimates(now);
-            self.answers.restart();
+            self.reachability.restart();
         }
         leads_elsewhere
     }
@@ -341,7 +342,7 @@ impl Path {
     /// The socket has a local address again, or another one. What was in flight is lost: answers to it
     /// go to the address of before.
     pub(crate) fn on_bound(&mut self, now: Instant) -> Abandoned {
-        self.answers.restart();
+        self.reachability.restart();
         self.restart_validation(now);
         self.validation.on_bound(now);
         self.abandon()
@@ -354,7 +355,7 @@ impl Path {
             self.stats.outages += 1;
         }
         // What is not answered now says nothing about the line.
-        self.answers.restart();
+        self.reachability.restart();
         self.validation.on_unbound();
     }
 
@@ -391,7 +392,7 @@ impl Path {
     /// Everything in flight is lost, and no copy leaves any more.
     pub(crate) fn abandon(&mut self) -> Abandoned {
         Abandoned {
-            lost: self.recovery.lose_all(),
+            lost: self.recovery.declare_all_lost(),
             copies: self.copies.take_all(),
         }
     }
@@ -424,7 +425,7 @@ impl Path {
         }
     }
 
-    /// A handshake packet of the peer, of so many bytes of UDP payload, arrived at its socket.
+    /// A handshake packet of the peer arrived at its socket. `len`: bytes of UDP payload.
     pub(crate) fn on_handshake_received(&mut self, now: Instant, remote: SocketAddr, len: usize) {
         self.on_authentic(now, len as u64 + u64::from(ip_overhead(remote)));
     }
@@ -433,7 +434,7 @@ impl Path {
         self.stats.received_packets += 1;
         self.stats.received_bytes += ip_bytes;
         if !self.is_up() {
-            self.answers.on_heard(now);
+            self.reachability.on_received(now);
         }
     }
 
@@ -458,7 +459,7 @@ impl Path {
             .validation
             .poll_challenge(now, rtt, random, probe_down)?;
         if !self.is_up() {
-            self.answers.on_asked(now);
+            self.reachability.on_sent(now);
         }
         Some(challenge)
     }
@@ -492,7 +493,7 @@ impl Path {
         received_at: Instant,
     ) -> Option<Validated> {
         let validated = self.validation.on_response(now, token, received_at)?;
-        self.answers.restart();
+        self.reachability.restart();
         if validated.moved_from.is_some() || validated.came_up {
             self.restart_estimates(now);
             // As much is measured as of a path in use.
@@ -656,7 +657,7 @@ impl Path {
         self.aggregator.poll_parity(now, self.id, ip_overhead)
     }
 
-    /// The packet with the next number leaves, with so many IP bytes.
+    /// The packet with the next number leaves. `ip_bytes`: its size.
     pub(crate) fn on_packet_sent(
         &mut self,
         now: Instant,
@@ -696,14 +697,14 @@ impl Path {
         self.rate.on_idle(now);
     }
 
-    /// A packet with so many bytes of UDP payload has left that did not ask the pacer.
+    /// A packet has left that did not wait for the pacer. `len`: bytes of UDP payload.
     pub(crate) fn on_unpaced_sent(&mut self, now: Instant, len: usize) {
         let ip_bytes = len as u64 + u64::from(self.ip_overhead());
         self.pacer.on_sent(now, ip_bytes);
         self.stats.sent_packets += 1;
         self.stats.sent_bytes += ip_bytes;
         if !self.is_up() {
-            self.answers.on_asked(now);
+            self.reachability.on_sent(now);
         }
     }
 
@@ -748,7 +749,7 @@ impl Path {
     /// Panics with the invariant's name if one does not hold.
     pub(crate) fn check_invariants(&self) {
         self.validation.check_invariants();
-        self.answers.check_invariants();
+        self.reachability.check_invariants();
         self.estimates.check_invariants();
         self.recovery.check_invariants();
         self.mtu.check_invariants();

@@ -24,7 +24,9 @@ use keiro_model::{
 use keiro_units::{Bandwidth, Instant};
 
 use super::{
-    estimates::{Base, Jitter, OwnQueue, Recent, RecentLoss, SelfQueueing, Totals},
+    estimates::{
+        Jitter, OutcomeTotals, Recent, RecentLoss, SelfQueueModel, SelfQueueing, WindowedMinDelay,
+    },
     recovery::LargestAcked,
     rtt::{DelayVariation, RttEstimator},
 };
@@ -35,10 +37,10 @@ pub(crate) struct PathEstimates {
     rtt: RttEstimator,
     delay_variation: DelayVariation,
     /// Of round trips, without the time that our own packets take at the bottleneck.
-    base_rtt: Base,
+    base_rtt: WindowedMinDelay,
     /// Of the forward one-way delay, with the offset of the two clocks in it.
-    base_transit: Base,
-    own_queue: OwnQueue,
+    base_transit: WindowedMinDelay,
+    self_queue: SelfQueueModel,
     /// The capacity that self-queueing is computed with.
     capacity_assumed: Bandwidth,
     /// Packets sent before say nothing: another capacity was assumed then.
@@ -69,9 +71,9 @@ impl PathEstimates {
         Self {
             rtt: RttEstimator::default(),
             delay_variation: DelayVariation::default(),
-            base_rtt: Base::default(),
-            base_transit: Base::default(),
-            own_queue: OwnQueue::default(),
+            base_rtt: WindowedMinDelay::default(),
+            base_transit: WindowedMinDelay::default(),
+            self_queue: SelfQueueModel::default(),
             capacity_assumed: rate,
             capacity_assumed_since: Instant::ZERO,
             cross: CrossMeter::default(),
@@ -124,16 +126,16 @@ impl PathEstimates {
     }
 
     /// The path is back: see the module's table.
-    pub(crate) fn on_return(&mut self, now: Instant, totals: Totals) {
+    pub(crate) fn on_return(&mut self, now: Instant, totals: OutcomeTotals) {
         self.recent.on_return(now, totals);
         self.cross.on_return(now);
         self.rtt.reset();
         self.delay_variation = DelayVariation::default();
         self.min_rtt_of_long = None;
-        self.base_rtt = Base::default();
-        self.base_transit = Base::default();
+        self.base_rtt = WindowedMinDelay::default();
+        self.base_transit = WindowedMinDelay::default();
         self.jitter = Jitter::default();
-        self.own_queue.on_return(now);
+        self.self_queue.on_return(now);
     }
 
     /// The path leads to another address: what is kept over an outage does not hold either.
@@ -158,12 +160,12 @@ impl PathEstimates {
         let assumed = self.capacity_assumed.as_bits_per_second();
         if capacity.as_bits_per_second() > assumed / 10 * 11 {
             // Self-queueing was overestimated, and with it the base underestimated.
-            self.base_rtt = Base::default();
-            self.base_transit = Base::default();
+            self.base_rtt = WindowedMinDelay::default();
+            self.base_transit = WindowedMinDelay::default();
             self.capacity_assumed_since = now;
         }
         self.capacity_assumed = capacity;
-        self.own_queue.on_sent(now, ip_bytes, capacity)
+        self.self_queue.on_sent(now, ip_bytes, capacity)
     }
 
     /// An acknowledgement has newly acknowledged its largest packet, and came back over this path or
@@ -195,8 +197,10 @@ impl PathEstimates {
         let trip_wait = self.base_rtt.on_sample(now, others_us);
         let sent_us = i64::try_from(sent_at.as_nanos() / 1000).unwrap_or(i64::MAX);
         let arrived_us = i64::try_from(sample.received_us).unwrap_or(i64::MAX);
-        let own_us = i64::from(self_queueing.own_us);
-        let transit_us = arrived_us.saturating_sub(sent_us).saturating_sub(own_us);
+        let duration_us = i64::from(self_queueing.duration_us);
+        let transit_us = arrived_us
+            .saturating_sub(sent_us)
+            .saturating_sub(duration_us);
         self.jitter.on_sample(transit_us);
         // The forward delay has no reverse queueing in it, the round trip no clock drift.
         let wait = self.base_transit.on_sample(now, transit_us).min(trip_wait);
@@ -227,7 +231,7 @@ impl PathEstimates {
     }
 
     /// Reads the counters of losses and bytes.
-    pub(crate) fn on_totals(&mut self, now: Instant, totals: Totals) {
+    pub(crate) fn on_totals(&mut self, now: Instant, totals: OutcomeTotals) {
         self.recent.on_totals(now, totals);
         self.updated_at = now;
     }

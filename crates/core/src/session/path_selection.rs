@@ -1,6 +1,6 @@
 //! Path selection: which path every application takes.
 //!
-//! An application takes the first of its preferred paths that is up. While the first paths come up,
+//! An application takes the first of its preferred paths that is up, or else the fastest one. While the first paths come up,
 //! an application without a path waits for the one that it prefers most: the order in which paths
 //! answer must not make it begin on another and move.
 

@@ -17,10 +17,10 @@ use crate::{
     wire::{CREDIT_PER_MESSAGE, MESSAGE_LEN_MAX},
 };
 
-/// A peer that may still use so much need not wait for more: any message may begin.
+/// Unused credit with which a peer need not wait for more: any message may begin. Bytes.
 const ENOUGH_CREDIT: u64 = charge(MESSAGE_LEN_MAX);
-/// Less than a quarter of the window is granted so many times a round trip at most: the wait for it is short
-/// beside the round trip that the credit takes. Ours.
+/// Grants of less than a quarter of the window in a round trip, at most: the wait for one is short beside the
+/// round trip that the credit takes. Ours.
 const GRANTS_PER_RTT: u32 = 8;
 /// The same as times: a frame for each of a burst of messages would gain nothing, and no peer should wait for
 /// longer over a path whose round trip is long. Ours.
@@ -305,7 +305,8 @@ impl Reassembly {
         may_wait.then(|| self.granted_at + self.grant_interval)
     }
 
-    /// A message of the peer has begun that uses so much; the grant of which it is the first to use some.
+    /// A message of the peer has begun that uses `charge` bytes of credit; the grant of which it is the first to
+    /// use some.
     fn use_credit(&mut self, charge: u64) -> Option<Grant> {
         self.used += charge;
         self.unused_grant.take_if(|grant| self.used > grant.from)

@@ -119,7 +119,7 @@ impl SpareMemory {
         self.bytes
     }
 
-    /// Of it, so much is taken now.
+    /// `bytes` of it are in use from now on.
     pub(crate) fn take(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_sub(bytes);
     }
@@ -145,7 +145,7 @@ impl SpareMemory {
         self.reserves.stream_window_max
     }
 
-    /// So much is left of the budget that is the default.
+    /// Bytes that are left of the default budget.
     #[cfg(test)]
     pub(crate) fn of_default(bytes: u64) -> Self {
         let memory = ReceiveMemory::new(48 << 20);

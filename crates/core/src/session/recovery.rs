@@ -22,8 +22,8 @@ const PACKET_THRESHOLD_MIN: u64 = 3;
 const PACKET_THRESHOLD_MAX: u64 = 256;
 /// Packets remembered at most: 10 Gbit/s of full packets for 150 ms. At the bound sending waits.
 const PACKETS_MAX: usize = 1 << 17;
-/// Longest time between two probe timeouts in a row: several fit into the 80 ms of silence after
-/// which a path is given up.
+/// Longest time between two probe timeouts in a row: several fit into the silence after which a path is given
+/// up, 80 ms at least.
 const PROBE_SPACING: Duration = Duration::from_millis(15);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,11 +149,11 @@ pub(crate) struct LossRecovery {
     base: u64,
     packets: VecDeque<SentPacket>,
     largest_acked: Option<u64>,
-    /// No packet below is outstanding.
-    oldest: u64,
-    /// Packets in the states `Lost` and `PtoRetransmitted`: below `oldest` an acknowledgement can
-    /// change nothing else.
-    not_outstanding: BTreeSet<u64>,
+    /// No packet with a lower number is outstanding.
+    first_outstanding: u64,
+    /// Packets in the states `Lost` and `PtoRetransmitted`, which a late acknowledgement resolves. Below
+    /// `first_outstanding` it can change nothing else.
+    late_ackable: BTreeSet<u64>,
     /// Of those, the ones in state `PtoRetransmitted`.
     pto_retransmitted: BTreeSet<u64>,
     packet_threshold: u64,
@@ -177,7 +177,7 @@ impl LossRecovery {
     pub(crate) fn starting_at(base: u64) -> Self {
         Self {
             base,
-            oldest: base,
+            first_outstanding: base,
             ..Self::default()
         }
     }
@@ -283,21 +283,21 @@ impl LossRecovery {
             if high < self.base {
                 break;
             }
-            // Acknowledgements repeat what earlier ones said: below `oldest` only packets that were
+            // Acknowledgements repeat what earlier ones said: below `first_outstanding` only packets that were
             // declared lost can be newly acknowledged.
-            let below: Vec<u64> = self
-                .not_outstanding
+            let late: Vec<u64> = self
+                .late_ackable
                 .range(low.min(high)..=high)
                 .copied()
                 .collect();
-            for number in below {
+            for number in late {
                 self.ack_one(number, &mut outcome);
             }
-            for number in low.max(self.oldest).max(self.base)..=high {
+            for number in low.max(self.first_outstanding).max(self.base)..=high {
                 self.ack_one(number, &mut outcome);
             }
         }
-        self.advance_oldest();
+        self.advance_first_outstanding();
         if self.largest_acked.is_none_or(|known| largest > known) {
             self.largest_acked = Some(largest);
             outcome.largest = self
@@ -329,7 +329,7 @@ impl LossRecovery {
         let end = largest
             .saturating_sub(self.base)
             .min(self.packets.len() as u64);
-        for index in self.oldest.max(self.base) - self.base..end {
+        for index in self.first_outstanding.max(self.base) - self.base..end {
             let number = self.base + index;
             let packet = &self.packets[index as usize];
             if number + threshold > largest && packet.at + loss_delay > now {
@@ -337,10 +337,10 @@ impl LossRecovery {
                 break;
             }
             if packet.state == State::Outstanding {
-                lost.push(self.lose(number, State::Lost));
+                lost.push(self.mark_not_in_flight(number, State::Lost));
             }
         }
-        self.advance_oldest();
+        self.advance_first_outstanding();
         lost.extend(self.confirm_losses(|number, packet| {
             number < largest && (number + threshold <= largest || packet.at + loss_delay <= now)
         }));
@@ -352,7 +352,7 @@ impl LossRecovery {
     pub(crate) fn loss_deadline(&self, rtt: &RttEstimator) -> Option<Instant> {
         let largest = self.largest_acked?;
         let end = (largest.saturating_sub(self.base) as usize).min(self.packets.len());
-        let start = (self.oldest.saturating_sub(self.base) as usize).min(end);
+        let start = (self.first_outstanding.saturating_sub(self.base) as usize).min(end);
         let mut undecided = self.packets.range(start..end);
         let outstanding = undecided.find(|packet| packet.state == State::Outstanding);
         let pto_retransmitted = self
@@ -391,9 +391,9 @@ impl LossRecovery {
         let oldest: Vec<u64> = self.outstanding_numbers().take(2).collect();
         let retransmitted = oldest
             .into_iter()
-            .map(|number| self.lose(number, State::PtoRetransmitted))
+            .map(|number| self.mark_not_in_flight(number, State::PtoRetransmitted))
             .collect();
-        self.advance_oldest();
+        self.advance_first_outstanding();
         retransmitted
     }
 
@@ -418,12 +418,12 @@ impl LossRecovery {
     }
 
     /// The path is down: everything outstanding is lost.
-    pub(crate) fn lose_all(&mut self) -> Vec<ResolvedPacket> {
+    pub(crate) fn declare_all_lost(&mut self) -> Vec<ResolvedPacket> {
         let outstanding: Vec<u64> = self.outstanding_numbers().collect();
         let mut lost = self.confirm_losses(|_, _| true);
         let all = outstanding.into_iter();
-        lost.extend(all.map(|number| self.lose(number, State::Lost)));
-        self.advance_oldest();
+        lost.extend(all.map(|number| self.mark_not_in_flight(number, State::Lost)));
+        self.advance_first_outstanding();
         self.unanswered_since = None;
         self.pto_count = 0;
         self.first_pn_after_outage = self.next_number();
@@ -431,7 +431,7 @@ impl LossRecovery {
     }
 
     fn outstanding_numbers(&self) -> impl Iterator<Item = u64> {
-        let first = self.oldest.max(self.base);
+        let first = self.first_outstanding.max(self.base);
         let packets = self.packets.range((first - self.base) as usize..);
         (first..)
             .zip(packets)
@@ -455,7 +455,7 @@ impl LossRecovery {
                 self.stats.acked += 1;
             }
             State::Lost | State::PtoRetransmitted => {
-                self.not_outstanding.remove(&number);
+                self.late_ackable.remove(&number);
                 self.pto_retransmitted.remove(&number);
                 self.on_spurious(number, is_mtu_probe);
             }
@@ -491,18 +491,18 @@ impl LossRecovery {
         }
     }
 
-    /// An outstanding packet is taken for lost. Its content stays with it, because it may still turn
-    /// out to have arrived.
-    fn lose(&mut self, number: u64, state: State) -> ResolvedPacket {
+    /// An outstanding packet goes to `state`, lost or PTO-retransmitted, and is not in flight any more. Its
+    /// content stays with it, because it may still turn out to have arrived.
+    fn mark_not_in_flight(&mut self, number: u64, state: State) -> ResolvedPacket {
         let packet = &mut self.packets[(number - self.base) as usize];
         debug_assert_eq!(
             packet.state,
             State::Outstanding,
-            "only outstanding packets get lost"
+            "only outstanding packets leave the flight"
         );
         packet.state = state;
         let is_mtu_probe = packet.kind == PacketKind::MtuProbe;
-        self.not_outstanding.insert(number);
+        self.late_ackable.insert(number);
         if state == State::PtoRetransmitted {
             self.pto_retransmitted.insert(number);
         }
@@ -568,20 +568,20 @@ impl LossRecovery {
             if !forget {
                 return;
             }
-            self.not_outstanding.remove(&self.base);
+            self.late_ackable.remove(&self.base);
             self.packets.pop_front();
             self.base += 1;
         }
     }
 
     /// Packets never become outstanding again, so this visits each once.
-    fn advance_oldest(&mut self) {
-        self.oldest = self.oldest.max(self.base);
+    fn advance_first_outstanding(&mut self) {
+        self.first_outstanding = self.first_outstanding.max(self.base);
         while self
-            .packet(self.oldest)
+            .packet(self.first_outstanding)
             .is_some_and(|packet| packet.state != State::Outstanding)
         {
-            self.oldest += 1;
+            self.first_outstanding += 1;
         }
     }
 
@@ -633,18 +633,18 @@ impl LossRecovery {
         let outcomes = outstanding().filter(|packet| packet.frames.carries_outcome());
         assert_eq!(self.outcomes_in_flight, outcomes.count(), "outcomes");
         assert!(
-            in_state(State::Outstanding).all(|number| number >= self.oldest),
-            "no packet below `oldest` is outstanding"
+            in_state(State::Outstanding).all(|number| number >= self.first_outstanding),
+            "no packet below `first_outstanding` is outstanding"
         );
         assert!(
             in_state(State::PtoRetransmitted).eq(self.pto_retransmitted.iter().copied()),
             "PTO-retransmitted packets"
         );
-        let mut not_outstanding: Vec<u64> = in_state(State::Lost).collect();
-        not_outstanding.extend(&self.pto_retransmitted);
-        not_outstanding.sort_unstable();
+        let mut late_ackable: Vec<u64> = in_state(State::Lost).collect();
+        late_ackable.extend(&self.pto_retransmitted);
+        late_ackable.sort_unstable();
         assert!(
-            self.not_outstanding.iter().eq(&not_outstanding),
+            self.late_ackable.iter().eq(&late_ackable),
             "packets taken for lost"
         );
         let RecoveryStats {

@@ -13,20 +13,25 @@ impl Session {
         self.events.push_back(Event::MtuChanged { peer, path, mtu });
     }
 
-    /// Packets are lost: the tenants' controllers hear of it, and their content is queued again.
-    pub(super) fn on_lost(&mut self, now: Instant, path: PathId, lost: Vec<ResolvedPacket>) {
+    /// Loss detection has found packets: the tenants' controllers are notified, and their content is queued again.
+    pub(super) fn on_losses_detected(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        lost: Vec<ResolvedPacket>,
+    ) {
         let resolved = ResolvedPackets {
             acked: &[],
             lost: &lost,
             signals: None,
         };
         self.report_to_tenants(now, path, resolved);
-        self.on_packets_lost(now, path, lost);
+        self.requeue_lost(now, path, lost);
     }
 
     /// Packets are lost: their sizes show whether the path's MTU is smaller, and their content is queued
     /// again.
-    pub(super) fn on_packets_lost(&mut self, now: Instant, id: PathId, lost: Vec<ResolvedPacket>) {
+    pub(super) fn requeue_lost(&mut self, now: Instant, id: PathId, lost: Vec<ResolvedPacket>) {
         for packet in &lost {
             self.tracer.record(now, id, || TraceKind::PacketLost {
                 number: packet.number,

@@ -184,7 +184,7 @@ impl SendScheduler {
         coalesces.then_some(path.coalescing_at)
     }
 
-    /// A packet that was granted has left with so many IP bytes.
+    /// A packet that was granted has left. `bytes`: its IP bytes.
     pub(crate) fn on_sent(
         &mut self,
         now: Instant,
@@ -204,7 +204,7 @@ impl SendScheduler {
         }
     }
 
-    /// A packet of a tenant with so many IP bytes has left that was not granted.
+    /// A packet of a tenant has left that was not granted. `ip_bytes`: its size.
     pub(crate) fn on_ungranted_sent(
         &mut self,
         now: Instant,

@@ -115,10 +115,10 @@ impl SendQueues {
         dropped
     }
 
-    /// Items of at most so many bytes are coalesced on `path`; 0: none.
+    /// Items of at most `bytes` bytes are coalesced on `path`; 0: none.
     pub(crate) fn set_coalescing_max(&mut self, path: PathId, bytes: u64) {
-        for (key, place, item) in self.ready.set_coalescing_max(path, bytes) {
-            self.insert(key, place, item);
+        for (key, schedule_key, item) in self.ready.set_coalescing_max(path, bytes) {
+            self.insert(key, schedule_key, item);
         }
     }
 
@@ -174,7 +174,7 @@ impl SendQueues {
             let queue = self.ready.get(key)?;
             let plain = queue.plain.first_key_value();
             let coalescing = queue.coalescing.first_key_value().filter(|_| may_coalesce);
-            let (&place, &item) = match (plain, coalescing) {
+            let (&schedule_key, &item) = match (plain, coalescing) {
                 (Some(plain), Some(coalescing)) if coalescing.0 < plain.0 => {
                     return Some((*coalescing.1, Coalescing::Yes));
                 }
@@ -185,7 +185,7 @@ impl SendQueues {
                 SendItem::Message(id) if !self.messages.may_send(id) => {
                     let left = self.left(item);
                     self.ready.sub_bytes(key, left);
-                    self.ready.take(key, place);
+                    self.ready.take(key, schedule_key);
                     self.messages.wait_for_credit(id);
                 }
                 _ => return Some((item, Coalescing::No)),
@@ -218,13 +218,13 @@ impl SendQueues {
     fn on_part_sent(&mut self, path: PathId, id: u64, part: Part) {
         self.messages.on_part_sent(id, part);
         let item = SendItem::Message(id);
-        let Some((place, app)) = self.place_of(item).zip(self.app_of(item)) else {
+        let Some((schedule_key, app)) = self.schedule_key_of(item).zip(self.app_of(item)) else {
             return;
         };
         let key = (Some(path), self.tenant_of(app));
         self.ready.sub_bytes(key, (part.end - part.start) as u64);
         if self.left(item) == 0 {
-            self.ready.take(key, place);
+            self.ready.take(key, schedule_key);
         }
     }
 
@@ -262,10 +262,10 @@ impl SendQueues {
             return;
         }
         let item = SendItem::Message(id);
-        if let Some((key, place)) = self.find(item).zip(self.place_of(item)) {
+        if let Some((key, schedule_key)) = self.find(item).zip(self.schedule_key_of(item)) {
             self.ready.sub_bytes(key, bytes);
             if self.left(item) == 0 {
-                self.ready.take(key, place);
+                self.ready.take(key, schedule_key);
             }
         }
     }
@@ -377,10 +377,10 @@ impl SendQueues {
             .iter()
             .chain(&queue.coalescing)
             .filter(|(_, item)| self.app_of(**item) == Some(app))
-            .map(|(place, item)| (*place, *item))
+            .map(|(schedule_key, item)| (*schedule_key, *item))
             .collect();
-        for (place, item) in &moving {
-            self.ready.take(key, *place);
+        for (schedule_key, item) in &moving {
+            self.ready.take(key, *schedule_key);
             let left = self.left(*item);
             self.ready.sub_bytes(key, left);
         }
@@ -487,11 +487,11 @@ impl SendQueues {
         }
     }
 
-    fn place_of(&self, item: SendItem) -> Option<ScheduleKey> {
+    fn schedule_key_of(&self, item: SendItem) -> Option<ScheduleKey> {
         match item {
-            SendItem::Message(id) => self.messages.place_of(id),
-            SendItem::Datagram(id) => self.datagrams.place_of(id),
-            SendItem::Stream(id) => Some(self.streams.get(id)?.queued?.place),
+            SendItem::Message(id) => self.messages.schedule_key_of(id),
+            SendItem::Datagram(id) => self.datagrams.schedule_key_of(id),
+            SendItem::Stream(id) => Some(self.streams.get(id)?.queued?.schedule_key),
         }
     }
 
@@ -516,32 +516,32 @@ impl SendQueues {
     }
 
     fn enqueue(&mut self, item: SendItem, path: Option<PathId>) {
-        let Some((place, app)) = self.place_of(item).zip(self.app_of(item)) else {
+        let Some((schedule_key, app)) = self.schedule_key_of(item).zip(self.app_of(item)) else {
             return;
         };
         let key = (path, self.tenant_of(app));
         self.ready.add_bytes(key, self.left(item));
-        self.insert(key, place, item);
+        self.insert(key, schedule_key, item);
     }
 
     /// Takes an item out of the queue in which it waits, if it does.
     fn unqueue(&mut self, item: SendItem) {
-        if let Some((key, place)) = self.find(item).zip(self.place_of(item)) {
+        if let Some((key, schedule_key)) = self.find(item).zip(self.schedule_key_of(item)) {
             let left = self.left(item);
             self.ready.sub_bytes(key, left);
-            self.ready.take(key, place);
+            self.ready.take(key, schedule_key);
         }
     }
 
     /// The queue in which an item waits.
     fn find(&self, item: SendItem) -> Option<QueueKey> {
         let tenant = self.tenant_of(self.app_of(item)?);
-        self.ready.find(self.place_of(item)?, tenant)
+        self.ready.find(self.schedule_key_of(item)?, tenant)
     }
 
-    fn insert(&mut self, key: QueueKey, place: ScheduleKey, item: SendItem) {
+    fn insert(&mut self, key: QueueKey, schedule_key: ScheduleKey, item: SendItem) {
         let coalescing = self.coalescing(item, key.0);
-        self.ready.insert(key, place, item, coalescing);
+        self.ready.insert(key, schedule_key, item, coalescing);
     }
 
     fn coalescing(&self, item: SendItem, path: Option<PathId>) -> Coalescing {

@@ -129,7 +129,7 @@ impl Session {
                 retransmit,
                 aggregation,
             }) => {
-                self.on_lost(now, id, lost);
+                self.on_losses_detected(now, id, lost);
                 self.requeue(now, id, retransmit);
                 self.report_aggregation_change(id, aggregation);
             }

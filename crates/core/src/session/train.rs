@@ -22,7 +22,7 @@ use crate::wire::TrainReport;
 pub(crate) const PACKETS_MIN: usize = 2;
 /// Packets of a train at most: longer trains measure little better.
 pub(crate) const PACKETS_MAX: usize = 16;
-/// A train is at most so long at the path's rate, as every other burst.
+/// Longest train, as a time at the path's rate: that of every other burst.
 const TRAIN_TIME: Duration = Duration::from_millis(2);
 /// Where thin traffic passes. Ours: what comes while a train is sent waits for the rest of it. Three a second each way
 /// of 2 ms meet one in 25 transactions of six round trips of 1 ms, and so make their 99th percentile, 1.4 ms beyond the mean.
@@ -31,28 +31,28 @@ const TRAIN_TIME_THIN: Duration = Duration::from_micros(500);
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// Nor those of data alone. Ours: a dozen of them, which show a change, in a third of a second.
 const DATA_INTERVAL_MIN: Duration = Duration::from_millis(25);
-/// Where thin traffic passes trains with padding are so far apart, three quarters of it to five. Ours: about as far as those
+/// Mean interval of trains with padding where thin traffic passes; each is three to five quarters of it. Ours: about that of those
 /// of 2 ms, which cost four times as much.
 const INTERVAL_THIN: Duration = Duration::from_millis(400);
-/// While the estimate is in doubt, so many may leave as soon as they are paid for. Ours: twice as many
+/// Trains that leave as soon as the share has paid for them while the estimate is uncertain. Ours: twice as many
 /// as show a change; where jitter hides the capacity no number of them would show it.
-const DOUBTING_MAX: u32 = 12;
+const UNCERTAIN_TRAINS_MAX: u32 = 12;
 /// Trains whose report may still come: 1.6 s of them.
 const AWAITED_MAX: usize = 64;
 /// Trains that the reserve pays for: as many as show a change.
 const RESERVE_TRAINS: u32 = 6;
-/// While the reserve is filled, trains are further apart than paid for by these percent: with pings,
+/// Percent of `train_cost_time` by which the interval of trains is longer while the reserve is filled: with pings,
 /// a seventh of the share is left for it.
-const FILLING: u32 = 65;
+const FILLING_PERCENT: u32 = 65;
 /// Longest time in which the share pays for what was sent, however slow the path.
-const PAY_MAX: Duration = Duration::from_secs(3600);
+const COST_TIME_MAX: Duration = Duration::from_secs(3600);
 /// An idle path is pinged this often, if a quarter of the share pays for it.
 const PING_INTERVAL: Duration = Duration::from_millis(100);
 const PING_SHARE: u32 = 4;
 /// A ping and what answers it, IP bytes.
 const PING_BYTES: u64 = 160;
 
-/// The receiver waits so long for a train's further packets.
+/// How long the receiver waits for further packets of a train.
 const REPORT_WAIT: Duration = Duration::from_millis(5);
 
 /// Sends trains over one path and keeps what came of them.
@@ -60,19 +60,19 @@ const REPORT_WAIT: Duration = Duration::from_millis(5);
 pub(crate) struct Trains {
     next_id: u64,
     last_at: Option<Instant>,
-    /// Shortest time from the last train to the next.
-    apart: Duration,
-    /// Trains sent since the estimate came into doubt.
-    doubting: u32,
-    /// Until when the share has been spent; in the past: what is saved.
-    spent_until: Instant,
-    /// In how long the share pays for a train of padding.
-    train_pay: Duration,
+    /// From the last train to the next.
+    min_interval: Duration,
+    /// Trains sent since the estimate became uncertain.
+    trains_while_uncertain: u32,
+    /// Until when the share of the rate is spent on what was sent; in the past: since when it is saved.
+    budget_used_until: Instant,
+    /// In how long the share of the rate carries a train like the last one.
+    train_cost_time: Duration,
     /// Bytes of the last one.
     train_bytes: u64,
-    /// Percent of `train_pay`, and of the interval where thin traffic passes, for which the next is put off, so that trains
-    /// of several paths do not march in step.
-    patience: u32,
+    /// Percent of `train_cost_time`, and of the interval where thin traffic passes, after which the next train is due:
+    /// random, so that paths do not send trains at the same time.
+    interval_jitter_percent: u32,
     probe_bytes: u64,
     padding_arrived: u64,
     padding_lost: u64,
@@ -88,7 +88,7 @@ pub(crate) struct SentTrain {
     pub(crate) packet_bytes: u32,
     /// Bytes that are not data.
     pub(crate) probe_bytes: u64,
-    /// The first so many carry data.
+    /// Packets at its beginning that carry data.
     pub(crate) with_data: u32,
     /// Aggregates leave on the path, which a train must not delay.
     pub(crate) is_thin: bool,
@@ -120,56 +120,59 @@ impl Trains {
             return None;
         }
         let last_at = self.last_at.unwrap_or(Instant::ZERO);
-        let paid = self.spent_until + self.train_pay;
+        let paid = self.budget_used_until + self.train_cost_time;
         // What is new or does not fit what is known is looked into with the reserve; else that is
         // filled first of all, slowly.
-        if self.follower.doubts() {
-            let apart = match self.doubting < DOUBTING_MAX {
+        if self.follower.is_uncertain() {
+            let interval = match self.trains_while_uncertain < UNCERTAIN_TRAINS_MAX {
                 true => INTERVAL_MIN,
-                false => self.apart,
+                false => self.min_interval,
             };
-            return Some(paid.max(last_at + apart));
+            return Some(paid.max(last_at + interval));
         }
-        let whole =
-            self.spent_until + self.train_pay * RESERVE_TRAINS + self.part_of_pay(self.patience);
-        let filling = paid.max(last_at + self.part_of_pay(FILLING + self.patience));
-        Some(whole.min(filling).max(last_at + self.apart))
+        let whole = self.budget_used_until
+            + self.train_cost_time * RESERVE_TRAINS
+            + self.percent_of_cost_time(self.interval_jitter_percent);
+        let filling = paid.max(
+            last_at + self.percent_of_cost_time(FILLING_PERCENT + self.interval_jitter_percent),
+        );
+        Some(whole.min(filling).max(last_at + self.min_interval))
     }
 
-    /// Percents of the time that pays for a train.
-    fn part_of_pay(&self, percent: u32) -> Duration {
-        self.train_pay * percent / 100
+    /// `percent` of the time that pays for a train.
+    fn percent_of_cost_time(&self, percent: u32) -> Duration {
+        self.train_cost_time * percent / 100
     }
 
     /// A train of nothing but data may leave.
     pub(crate) fn may_carry(&self, now: Instant, share: Probability) -> bool {
         let spaced = self.last_at.is_none_or(|at| at + DATA_INTERVAL_MIN <= now);
-        share > Probability::ZERO && spaced && self.spent_until <= now
+        share > Probability::ZERO && spaced && self.budget_used_until <= now
     }
 
     /// Time between PINGs on an idle path; `None`: the share does not pay for them.
     pub(crate) fn ping_interval(&self, budget: ProbeBudget) -> Option<Duration> {
-        Some((self.ping_pay(budget)? * PING_SHARE).max(PING_INTERVAL))
+        Some((self.ping_cost_time(budget)? * PING_SHARE).max(PING_INTERVAL))
     }
 
     /// When a PING is paid for with the reserve of trains untouched; `None`: never.
     pub(crate) fn ping_paid_at(&self, budget: ProbeBudget) -> Option<Instant> {
-        let reserve = self.train_pay * RESERVE_TRAINS;
-        self.ping_pay(budget)
-            .map(|pay| self.spent_until + reserve + pay)
+        let reserve = self.train_cost_time * RESERVE_TRAINS;
+        self.ping_cost_time(budget)
+            .map(|pay| self.budget_used_until + reserve + pay)
     }
 
     /// In how long the share pays for a PING; `None`: never.
-    fn ping_pay(&self, budget: ProbeBudget) -> Option<Duration> {
+    fn ping_cost_time(&self, budget: ProbeBudget) -> Option<Duration> {
         let share = self.share_of(budget);
         let pay = share.transmission_time_ceil(ByteCount::new(PING_BYTES));
-        (!share.is_zero()).then(|| pay.min(PAY_MAX))
+        (!share.is_zero()).then(|| pay.min(COST_TIME_MAX))
     }
 
     /// A ping of `ip_bytes` has left.
     pub(crate) fn on_ping(&mut self, now: Instant, ip_bytes: u64, budget: ProbeBudget) {
         self.probe_bytes += ip_bytes;
-        self.pay(now, PING_BYTES, self.share_of(budget));
+        self.spend(now, PING_BYTES, self.share_of(budget));
     }
 
     /// The share of the lower of what the path is said to carry and what it carries.
@@ -188,15 +191,16 @@ impl Trains {
         }
         let bytes = ByteCount::new(self.train_bytes);
         let pay = self.share_of(budget).transmission_time_ceil(bytes);
-        self.train_pay = pay.min(PAY_MAX);
+        self.train_cost_time = pay.min(COST_TIME_MAX);
         // The last one is paid by the new share; else a peer that changes its limit all the time would get trains for nothing.
-        self.spent_until = self.spent_until.min(now + self.train_pay);
+        self.budget_used_until = self.budget_used_until.min(now + self.train_cost_time);
     }
 
-    fn pay(&mut self, now: Instant, bytes: u64, share: Bandwidth) {
-        let saved_max = self.train_pay * (RESERVE_TRAINS + 2);
+    fn spend(&mut self, now: Instant, bytes: u64, share: Bandwidth) {
+        let saved_max = self.train_cost_time * (RESERVE_TRAINS + 2);
         let pay = share.transmission_time_ceil(ByteCount::new(bytes));
-        self.spent_until = self.spent_until.max(now - saved_max) + pay.min(PAY_MAX);
+        self.budget_used_until =
+            self.budget_used_until.max(now - saved_max) + pay.min(COST_TIME_MAX);
     }
 
     /// Packets of a train of `packet_bytes` each at `rate`. `is_thin`: thin traffic passes.
@@ -229,8 +233,8 @@ impl Trains {
         });
         self.next_id += 1;
         self.last_at = Some(now);
-        self.doubting = match self.follower.doubts() {
-            true => self.doubting.saturating_add(1),
+        self.trains_while_uncertain = match self.follower.is_uncertain() {
+            true => self.trains_while_uncertain.saturating_add(1),
             false => 0,
         };
         self.probe_bytes += sent.probe_bytes;
@@ -239,17 +243,17 @@ impl Trains {
         self.train_bytes = whole;
         if share.is_zero() {
             // Data alone, where probes may cost nothing.
-            self.patience = 75 + random % 51;
-            self.apart = INTERVAL_MIN;
+            self.interval_jitter_percent = 75 + random % 51;
+            self.min_interval = INTERVAL_MIN;
             return;
         }
         let pay = share.transmission_time_ceil(ByteCount::new(whole));
-        self.train_pay = pay.min(PAY_MAX);
-        self.pay(now, sent.probe_bytes, share);
-        // Three quarters of it to five.
-        self.patience = 75 + random % 51;
-        self.apart = match sent.is_thin {
-            true => INTERVAL_THIN * self.patience / 100,
+        self.train_cost_time = pay.min(COST_TIME_MAX);
+        self.spend(now, sent.probe_bytes, share);
+        // Three to five quarters.
+        self.interval_jitter_percent = 75 + random % 51;
+        self.min_interval = match sent.is_thin {
+            true => INTERVAL_THIN * self.interval_jitter_percent / 100,
             false => INTERVAL_MIN,
         };
     }

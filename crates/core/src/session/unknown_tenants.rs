@@ -73,7 +73,7 @@ impl UnknownTenants {
         self.locally.on_packet(now, tenant)
     }
 
-    /// The peer reports that it has dropped so many packets of a tenant of ours in all.
+    /// The peer reports drops of a tenant of ours. `packets`: how many in all.
     pub(super) fn on_report(
         &mut self,
         now: Instant,
@@ -172,7 +172,7 @@ fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
 }
 
 impl UnknownAtPeer {
-    /// The peer reports that it has dropped so many packets of a tenant of ours in all.
+    /// The peer reports drops of a tenant of ours. `packets`: how many in all.
     fn on_report(&mut self, now: Instant, tenant: TenantId, packets: u64) -> UnknownAtPeerReport {
         let before = self.tenants.insert(tenant, (packets, now));
         let is_news =

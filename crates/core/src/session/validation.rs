@@ -75,8 +75,8 @@ pub(crate) struct Validation {
 enum Sizes {
     /// Nothing was answered yet.
     Unknown,
-    /// A short one was answered, and so many of larger sizes were sent since. `again`: all of them were tried
-    /// before, in vain.
+    /// A short one was answered. `tried`: larger ones sent since. `again`: all of their sizes were tried before,
+    /// in vain.
     ShortPasses { tried: u32, again: bool },
     /// Short ones are answered and none of the least size, so the path is of no use.
     TooSmall { again_at: Instant },

@@ -46,7 +46,7 @@ fn load(end: &mut Endpoint, now: &mut Instant) {
     pass(end, now, 20);
 }
 
-/// Lets so many milliseconds pass; what is sent meanwhile.
+/// Lets `milliseconds` pass; what is sent meanwhile.
 fn pass(end: &mut Endpoint, now: &mut Instant, milliseconds: u32) -> Vec<(SocketAddr, Vec<u8>)> {
     let mut packets = drain(end, *now).packets;
     for _ in 0..milliseconds {

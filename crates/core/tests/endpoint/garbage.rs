@@ -333,7 +333,7 @@ fn gathering_victim(config: AggregationConfig) -> Victim {
     Victim::with(Endpoint::new(Instant::ZERO, endpoint_config, [1; 32]))
 }
 
-/// It has so many datagrams to send.
+/// It has `count` datagrams to send.
 fn say(victim: &mut Victim, count: usize) {
     let app = AppId::of_name(support::DATAGRAMS);
     for _ in 0..count {
@@ -345,7 +345,7 @@ fn say(victim: &mut Victim, count: usize) {
     }
 }
 
-/// So many milliseconds pass, in which all that it says is acknowledged.
+/// `pause_ms` pass, in which all that it says is acknowledged.
 fn go_on(victim: &mut Victim, pause_ms: u64) {
     for _ in 0..=pause_ms / 10 {
         let packets = victim.hear().packets.len();

@@ -125,7 +125,7 @@ impl CopyQueue {
 pub(crate) struct CopyBatch {
     /// The path over which it left.
     pub(crate) of: PathId,
-    /// With time between copies, the first follows after so many gaps.
+    /// Gaps after which the first follows, where there is time between copies.
     pub(crate) first_gap: u32,
     pub(crate) copies: Vec<CopyContent>,
 }

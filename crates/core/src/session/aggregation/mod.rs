@@ -31,7 +31,7 @@ use keiro_units::{Bandwidth, ByteCount, Instant};
 use self::{
     copies::{CopyContent, SentAggregate},
     departures::Departures,
-    outcomes::{DeliveryAccounting, Totals},
+    outcomes::{AggregateTotals, DeliveryAccounting},
     parity_group::{ClosedGroup, Protection},
 };
 use super::{recovery::Owner, sent_frames::SentFrames};
@@ -44,7 +44,7 @@ use crate::{
 
 /// Samples of queueing kept per period; the newest. Ours: a median needs no more.
 const WAITS_MAX: usize = 64;
-/// Thin traffic is taken to go on for so long. Ours.
+/// How long thin traffic is taken to go on after its last packet. Ours.
 const USED_FOR: Duration = Duration::from_secs(1);
 /// Time between two checks whether there is bandwidth again after a pause: no
 /// feedback comes then. Ours: what was known of the bandwidth ages by the second.
@@ -124,7 +124,7 @@ pub(crate) enum Change {
 #[derive(Debug, Default)]
 struct Period {
     since: Instant,
-    seen: Totals,
+    seen: AggregateTotals,
     /// IP bytes that left: of one copy, and of all.
     single_bytes: u64,
     all_bytes: u64,
@@ -387,7 +387,7 @@ impl Aggregator {
         self.departures.on_drained(now, self.parameters);
     }
 
-    /// A packet waited for so long in queues of others.
+    /// A packet has waited for `wait` in queues of others.
     pub(crate) fn on_wait(&mut self, wait: Duration) {
         if self.mode == AggregationMode::Off {
             return;

@@ -30,7 +30,7 @@ pub(super) struct DeliveryAccounting {
     counted_at: Option<Instant>,
     /// How many of them belong to what the peer has reported.
     awaited: u64,
-    totals: Totals,
+    totals: AggregateTotals,
     /// Copies that were to leave and did not.
     copies_dropped: u64,
     /// Of those, the ones that `epochs` counts and that cannot arrive.
@@ -56,7 +56,7 @@ struct SpacedCopy {
 
 /// Totals since the beginning.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Totals {
+pub(super) struct AggregateTotals {
     pub(super) aggregates: DeliveryCounts,
     pub(super) copies: DeliveryCounts,
     pub(super) socket_overflows: u64,
@@ -75,7 +75,7 @@ impl DeliveryAccounting {
         }
     }
 
-    pub(super) fn totals(&self) -> Totals {
+    pub(super) fn totals(&self) -> AggregateTotals {
         self.totals
     }
 
@@ -84,7 +84,7 @@ impl DeliveryAccounting {
         self.copies_dropped
     }
 
-    /// An aggregate leaves, so many times.
+    /// An aggregate leaves in `copies` copies, the first included.
     pub(super) fn on_sent(&mut self, number: u64, copies: u8) {
         let before = match self.epochs.back() {
             Some(epoch) if epoch.copies == copies => return,
@@ -165,7 +165,7 @@ impl DeliveryAccounting {
         let copies = fates(sent - never_sent, now.copies - before.copies, copies_late);
         self.totals.aggregates.add(aggregates);
         self.totals.copies.add(copies);
-        let Totals {
+        let AggregateTotals {
             socket_overflows,
             system_overflows,
             ..
@@ -200,7 +200,7 @@ impl DeliveryAccounting {
     }
 }
 
-impl Totals {
+impl AggregateTotals {
     /// What has been added since `before`.
     pub(super) fn since(&self, before: &Self) -> Self {
         Self {

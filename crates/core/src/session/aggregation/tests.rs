@@ -47,7 +47,7 @@ fn what_was_overtaken_is_not_counted_again() {
         let report = report(highest, came, overflows);
         aggregator.on_feedback(at(millis), report, capacity(RATE), 0);
     }
-    let Totals {
+    let AggregateTotals {
         aggregates,
         socket_overflows,
         ..

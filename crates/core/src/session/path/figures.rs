@@ -3,7 +3,7 @@
 use keiro_stats::PathStats;
 
 use super::Path;
-use crate::{session::estimates::Totals, snapshot::PathSnapshot, trace::RecoveryMetrics};
+use crate::{session::estimates::OutcomeTotals, snapshot::PathSnapshot, trace::RecoveryMetrics};
 
 impl Path {
     /// `queued_bytes` wait for it elsewhere in the session.
@@ -17,7 +17,7 @@ impl Path {
             stats: self.stats(queued_bytes),
             probe_limit: self.probe_limit(),
             is_too_small: self.is_too_small(),
-            unanswered: self.answers.unanswered().filter(|_| !self.is_up()),
+            unanswered: self.reachability.unanswered().filter(|_| !self.is_up()),
             capacity: self.trains.found(),
             aggregation: self.aggregator.snapshot(self.estimates.updated_at()),
             outcomes: self.totals().outcomes(),
@@ -78,10 +78,10 @@ impl Path {
         }
     }
 
-    pub(super) fn totals(&self) -> Totals {
+    pub(super) fn totals(&self) -> OutcomeTotals {
         let (padding_arrived, padding_lost) = self.trains.padding();
         let stats = self.recovery.stats();
-        Totals {
+        OutcomeTotals {
             acked: stats.acked - stats.spurious_after_outage + padding_arrived,
             lost: stats.lost + padding_lost,
             spurious: stats.spurious - stats.spurious_after_outage,

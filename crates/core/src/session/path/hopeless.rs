@@ -6,16 +6,16 @@ use keiro_units::Instant;
 
 use super::Path;
 
-/// A path that has never answered for so long is abandoned while another one of its socket works: its address
-/// cannot be reached from here. Ours: a gateway starts in less.
+/// Time after which a path that has never answered is abandoned while another one of its socket works: its
+/// address cannot be reached from here. Ours: a gateway starts in less.
 const HOPELESS_AFTER: Duration = Duration::from_secs(30);
 
 impl Path {
-    /// It is rarely challenged, if it has never answered for so long; `true` if it was not abandoned before. To be
-    /// asked while another path of its socket is up.
+    /// Abandons a path that has not answered within [`HOPELESS_AFTER`]: it is rarely challenged. `true` if it was
+    /// not abandoned before. To be called while another path of its socket is up.
     pub(crate) fn abandon_if_hopeless(&mut self, now: Instant) -> bool {
         // Where packets of the peer come that answer nothing, something is wrong on the way.
-        let is_hopeless = self.answers.unanswered().is_some_and(|it| {
+        let is_hopeless = self.reachability.unanswered().is_some_and(|it| {
             let asked_for = now.saturating_duration_since(it.since);
             asked_for >= HOPELESS_AFTER && it.received_packets == 0
         });
@@ -25,7 +25,7 @@ impl Path {
     /// Challenges it at once, if it was abandoned.
     pub(crate) fn resume(&mut self, now: Instant) {
         if self.validation.resume(now) {
-            self.answers.restart();
+            self.reachability.restart();
         }
     }
 

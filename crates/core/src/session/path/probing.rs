@@ -14,7 +14,7 @@ use crate::{
     wire::Frame,
 };
 
-/// After none of the sizes of a path was answered, they are not tried for so long. Ours: they are 7 kB.
+/// Time until the sizes of a path are tried again after none of them was answered. Ours: they are 7 kB.
 const SIZES_AGAIN: Duration = Duration::from_secs(60);
 /// The same where probes are limited. Ours: 0.3 MB a day.
 const SIZES_AGAIN_LIMITED: Duration = Duration::from_secs(1800);
@@ -35,7 +35,7 @@ pub(crate) struct TrainPlan {
 /// What a train that has left carried.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TrainContent {
-    /// Its first so many packets carry data.
+    /// Packets at its beginning that carry data.
     pub(crate) packets_with_data: u32,
     /// Bytes that are no data.
     pub(crate) probe_bytes: usize,
@@ -119,7 +119,7 @@ impl Path {
         self.trains.on_sent(now, sent, budget, random.next_u32());
     }
 
-    /// A PING has been written into a packet of so many IP bytes.
+    /// A PING has been written. `ip_bytes`: size of its packet.
     pub(crate) fn on_ping_written(
         &mut self,
         now: Instant,

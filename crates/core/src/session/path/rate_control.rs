@@ -143,7 +143,7 @@ impl RateControl {
         }
     }
 
-    /// So many more IP bytes may be in flight beside `in_flight`.
+    /// IP bytes that may be in flight beside `in_flight`.
     pub(super) fn has_room(&self, in_flight: u64) -> bool {
         let window = self.controller.as_ref().map(PathRate::window);
         window.is_none_or(|window| in_flight < window.get())

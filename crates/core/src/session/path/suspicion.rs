@@ -17,7 +17,7 @@ pub(super) struct LossSuspicion {
     until: Option<Instant>,
 }
 
-/// A loss asks for PINGs for so long. Ours: where one packet of twenty is lost, the next loss is seen before the end.
+/// How long a loss asks for PINGs. Ours: where one packet of twenty is lost, the next loss is seen before the end.
 const SUSPICION: Duration = Duration::from_secs(1);
 /// Longest time without a packet meanwhile. Ours: with 200 packets a second it takes two seconds to show that a path
 /// loses 5 % and not 1 %.

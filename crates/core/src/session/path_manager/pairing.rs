@@ -29,8 +29,8 @@ struct Pair {
 pub(crate) enum Arrival {
     /// This path of ours.
     Path(PathId),
-    /// A path of the peer for which none of ours is left at the socket: each of these is up for another one.
-    /// There are so many.
+    /// A path of the peer for which none of ours is left at the socket: each of our paths there is up for another
+    /// one. The value is their number.
     Beyond(usize),
     /// No path uses the socket.
     NoPath,

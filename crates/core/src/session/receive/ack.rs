@@ -15,7 +15,7 @@ use crate::{
 
 /// When the packets of an acknowledgement arrived at the peer.
 #[derive(Clone, Copy)]
-struct Arrival {
+struct AckedArrival {
     largest: u64,
     /// When that one did, by our clock; others may have come a little earlier. `None`: the peer's clock is not
     /// known.
@@ -64,7 +64,7 @@ impl Session {
             .receiver
             .clock()
             .since(context.received_at, frame.received_at_us as u32);
-        let arrival = Arrival {
+        let arrival = AckedArrival {
             largest: frame.largest,
             at: largest_ago.map(|ago| context.received_at - ago),
         };
@@ -77,18 +77,18 @@ impl Session {
             signals: Some(result.signals),
         };
         self.report_to_tenants(now, id, resolved);
-        self.on_packets_lost(now, id, result.lost);
+        self.requeue_lost(now, id, result.lost);
     }
 
     /// What came to us with a packet of this application, or was complete with it, has arrived.
-    fn measure_delay(&mut self, app: AppId, since: Instant, arrival: Arrival) {
+    fn measure_delay(&mut self, app: AppId, since: Instant, arrival: AckedArrival) {
         if let Some(at) = arrival.at {
             let delay = at.saturating_duration_since(since);
             self.delay_samples.push(app, delay);
         }
     }
 
-    fn on_packet_acked(&mut self, now: Instant, packet: &ResolvedPacket, arrival: Arrival) {
+    fn on_packet_acked(&mut self, now: Instant, packet: &ResolvedPacket, arrival: AckedArrival) {
         for frame in packet.frames.as_slice() {
             match *frame {
                 SentFrame::Message {

@@ -131,7 +131,12 @@ fn pto_retransmitted_packet_is_lost_only_once_a_later_one_is_acknowledged() {
     assert_eq!(confirmed, [(1, true)]);
     assert_eq!(packets.loss_deadline(&rtt), None);
     // It is reported once, also where it arrives after all.
-    assert!(packets.lose_all().iter().all(|lost| lost.number != 1));
+    assert!(
+        packets
+            .declare_all_lost()
+            .iter()
+            .all(|lost| lost.number != 1)
+    );
     assert!(ack(&mut packets, 1, 1).acked[0].was_lost);
 }
 
@@ -139,13 +144,13 @@ fn pto_retransmitted_packet_is_lost_only_once_a_later_one_is_acknowledged() {
 fn pto_retransmitted_packet_is_lost_with_its_path() {
     let mut packets = sent(3);
     packets.on_pto(at(20));
-    let lost = packets.lose_all();
+    let lost = packets.declare_all_lost();
     let confirmed: Vec<_> = lost
         .iter()
         .map(|l| (l.number, l.was_pto_retransmitted))
         .collect();
     assert_eq!(confirmed, [(0, true), (1, true), (2, false)]);
-    assert!(packets.lose_all().is_empty());
+    assert!(packets.declare_all_lost().is_empty());
 }
 
 proptest! {
@@ -194,7 +199,7 @@ proptest! {
                     }
                 }
                 8 => drop(packets.on_pto(at(now))),
-                _ => drop(packets.lose_all()),
+                _ => drop(packets.declare_all_lost()),
             }
             packets.check_invariants();
             let end = packets.largest_acked.unwrap_or(0);
@@ -237,7 +242,7 @@ fn mtu_probe_that_a_probe_timeout_retransmits_is_not_counted_either() {
     packets.on_sent(at(0), probe);
     assert!(packets.on_pto(at(20))[0].is_mtu_probe);
     assert_eq!(packets.stats.lost, 0);
-    assert!(packets.lose_all()[0].is_mtu_probe);
+    assert!(packets.declare_all_lost()[0].is_mtu_probe);
     ack(&mut packets, 0, 0);
     assert_eq!(packets.stats, RecoveryStats::default());
 }
@@ -264,7 +269,7 @@ fn acknowledgement_or_outage_ends_a_row_of_probe_timeouts() {
     assert_eq!(packets.pto_deadline(&rtt, MS), Some(at(5) + timeout));
 
     packets.on_pto(at(200));
-    packets.lose_all();
+    packets.declare_all_lost();
     send(&mut packets, 300, 0);
     assert_eq!(packets.pto_deadline(&rtt, MS), Some(at(300) + timeout));
 }
@@ -300,7 +305,7 @@ fn late_departure_moves_the_probe_timeout() {
 fn arrival_from_before_an_outage_is_no_reordering_of_the_path_after_it() {
     let rtt = rtt_of(10);
     let mut packets = sent(3);
-    packets.lose_all();
+    packets.declare_all_lost();
     assert_eq!(packets.unanswered_since(), None);
     for ms in 100..104 {
         send(&mut packets, ms, 0);
@@ -326,9 +331,9 @@ fn arrival_from_before_an_outage_is_no_reordering_of_the_path_after_it() {
 #[test]
 fn outage_is_counted_from_its_own_first_packet_even_after_another() {
     let mut packets = sent(2);
-    packets.lose_all();
+    packets.declare_all_lost();
     send(&mut packets, 100, 0);
-    packets.lose_all();
+    packets.declare_all_lost();
     ack(&mut packets, 2, 2);
     assert_eq!(packets.stats().spurious_after_outage, 1);
 }
@@ -431,7 +436,7 @@ fn outcomes_are_in_flight_until_their_packet_is_acknowledged_or_lost() {
     ack(&mut packets, 1, 1);
     assert!(packets.has_outstanding_outcomes());
     assert_eq!(packets.bytes_in_flight(), 100);
-    packets.lose_all();
+    packets.declare_all_lost();
     assert!(!packets.has_outstanding_outcomes());
     assert_eq!(packets.bytes_in_flight(), 0);
     send(&mut packets, 3, 0);
@@ -508,7 +513,7 @@ fn a_peer_that_acknowledges_nothing_has_no_frames_of_lost_packets_kept() {
             );
         }
         packets.on_pto(at(round * 1000 + 500));
-        let lost = packets.lose_all();
+        let lost = packets.declare_all_lost();
         let again: usize = lost.iter().map(|lost| lost.frames.as_slice().len()).sum();
         assert_eq!(again, 98 * 200, "of all but what was probed");
         let kept: usize = packets
@@ -531,7 +536,7 @@ fn a_peer_that_acknowledges_nothing_has_no_frames_of_lost_packets_kept() {
 fn few_frames_of_a_lost_packet_stay_to_recognise_its_arrival() {
     let mut packets = sent(3);
     packets.on_pto(at(100));
-    packets.lose_all();
+    packets.declare_all_lost();
     let outcome = ack(&mut packets, 0, 2);
     for packet in &outcome.acked {
         assert_eq!(packet.frames.as_slice(), [SentFrame::Credit]);

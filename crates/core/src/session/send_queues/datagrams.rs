@@ -126,8 +126,8 @@ impl OutDatagrams {
         self.bytes = 0;
     }
 
-    /// The place of a datagram in its queue.
-    pub(super) fn place_of(&self, id: u64) -> Option<ScheduleKey> {
+    /// Where a datagram is in its queue.
+    pub(super) fn schedule_key_of(&self, id: u64) -> Option<ScheduleKey> {
         self.datagrams.get(&id).map(|datagram| (datagram.key, id))
     }
 

@@ -15,8 +15,12 @@ impl SendQueues {
             let items = || queue.plain.iter().chain(&queue.coalescing);
             let bytes: u64 = items().map(|(_, item)| self.left(*item)).sum();
             assert_eq!(queue.bytes, bytes, "bytes that wait in the queue {key:?}");
-            for (place, item) in items() {
-                assert_eq!(self.place_of(*item), Some(*place), "place of {item:?}");
+            for (schedule_key, item) in items() {
+                assert_eq!(
+                    self.schedule_key_of(*item),
+                    Some(*schedule_key),
+                    "schedule key of {item:?}"
+                );
                 let app = self.app_of(*item).expect("an item has an application");
                 assert_eq!(self.tenant_of(app), key.1, "tenant of {item:?}");
             }
@@ -37,7 +41,7 @@ impl SendQueues {
             };
             let queue = self.ready.get(queued.queue_key);
             assert!(
-                queue.is_some_and(|queue| queue.contains(queued.place)),
+                queue.is_some_and(|queue| queue.contains(queued.schedule_key)),
                 "stream {id:?} is in the queue that it records"
             );
         }

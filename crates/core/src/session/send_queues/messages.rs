@@ -38,9 +38,9 @@ pub(crate) struct OutMessage {
     /// Its number on the wire, given when its first byte leaves.
     pub(crate) wire_id: Option<u64>,
     /// Sent for the first time up to here.
-    fresh: usize,
+    next_unsent: usize,
     /// To be sent again.
-    repair: RangeSet,
+    retransmits: RangeSet,
     acked: RangeSet,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct OutMessage {
 pub(crate) struct Part {
     pub(crate) start: usize,
     pub(crate) end: usize,
-    pub(crate) repair: bool,
+    pub(crate) is_retransmit: bool,
 }
 
 /// Whether a message may begin.
@@ -89,8 +89,8 @@ impl OutMessage {
             key,
             expires: new.lifetime.map(|lifetime| new.made + lifetime),
             wire_id: None,
-            fresh: 0,
-            repair: RangeSet::default(),
+            next_unsent: 0,
+            retransmits: RangeSet::default(),
             acked: RangeSet::default(),
         }
     }
@@ -100,24 +100,24 @@ impl OutMessage {
         self.body.len() as u64 + CREDIT_PER_MESSAGE
     }
 
-    fn repair_bytes(&self) -> u64 {
-        self.repair.iter().map(|(low, high)| high - low).sum()
+    fn retransmit_bytes(&self) -> u64 {
+        self.retransmits.iter().map(|(low, high)| high - low).sum()
     }
 
     /// Bytes still to send.
     pub(super) fn left(&self) -> u64 {
-        self.repair_bytes() + (self.body.len() - self.fresh) as u64
+        self.retransmit_bytes() + (self.body.len() - self.next_unsent) as u64
     }
 
     /// All bytes have left at least once: the peer may have it whole.
     pub(crate) fn has_left_whole(&self) -> bool {
-        self.fresh == self.body.len()
+        self.next_unsent == self.body.len()
     }
 
     fn restart(&mut self) {
         self.wire_id = None;
-        self.fresh = 0;
-        self.repair = RangeSet::default();
+        self.next_unsent = 0;
+        self.retransmits = RangeSet::default();
         self.acked = RangeSet::default();
     }
 }
@@ -175,9 +175,9 @@ impl OutMessages {
         }
     }
 
-    fn remove_waiting(&mut self, app: AppId, place: ScheduleKey) {
+    fn remove_waiting(&mut self, app: AppId, schedule_key: ScheduleKey) {
         if let Some(waiting) = self.without_credit.get_mut(&app) {
-            waiting.remove(&place);
+            waiting.remove(&schedule_key);
             if waiting.is_empty() {
                 self.without_credit.remove(&app);
             }
@@ -208,28 +208,28 @@ impl OutMessages {
         self.bytes
     }
 
-    /// The place of a message in its queue.
-    pub(super) fn place_of(&self, id: u64) -> Option<ScheduleKey> {
+    /// Where a message is in its queue.
+    pub(super) fn schedule_key_of(&self, id: u64) -> Option<ScheduleKey> {
         self.messages.get(&id).map(|message| (message.key, id))
     }
 
     /// The next part of a message, at most `max` bytes; `None` if nothing is left to send.
     pub(super) fn next_part(&self, id: u64, max: usize) -> Option<Part> {
         let message = self.messages.get(&id)?;
-        if let Some((start, end)) = message.repair.first() {
+        if let Some((start, end)) = message.retransmits.first() {
             let (start, end) = (start as usize, end as usize);
             return Some(Part {
                 start,
                 end: end.min(start + max),
-                repair: true,
+                is_retransmit: true,
             });
         }
-        let start = message.fresh;
+        let start = message.next_unsent;
         let end = message.body.len().min(start + max);
         (start < end).then_some(Part {
             start,
             end,
-            repair: false,
+            is_retransmit: false,
         })
     }
 
@@ -257,10 +257,12 @@ impl OutMessages {
             .messages
             .get_mut(&id)
             .expect("a message that is sent exists");
-        if part.repair {
-            message.repair.remove(part.start as u64, part.end as u64);
+        if part.is_retransmit {
+            message
+                .retransmits
+                .remove(part.start as u64, part.end as u64);
         } else {
-            message.fresh = part.end;
+            message.next_unsent = part.end;
         }
     }
 
@@ -274,10 +276,10 @@ impl OutMessages {
         for (low, high) in message.acked.iter() {
             missing.remove(low, high);
         }
-        let repair = &mut message.repair;
+        let retransmits = &mut message.retransmits;
         missing
             .iter()
-            .map(|(low, high)| repair.insert(low, high))
+            .map(|(low, high)| retransmits.insert(low, high))
             .sum()
     }
 
@@ -288,12 +290,12 @@ impl OutMessages {
         };
         let (start, end) = (u64::from(start), u64::from(end));
         message.acked.insert(start, end);
-        if message.repair.is_empty() {
+        if message.retransmits.is_empty() {
             return 0;
         }
-        let before = message.repair_bytes();
-        message.repair.remove(start, end);
-        before - message.repair_bytes()
+        let before = message.retransmit_bytes();
+        message.retransmits.remove(start, end);
+        before - message.retransmit_bytes()
     }
 
     /// The message that is called `wire_id` on the wire.
@@ -311,7 +313,7 @@ impl OutMessages {
         self.expiries.first().map(|(at, _)| *at)
     }
 
-    /// The peer has restarted: it knows no message, and grants so much credit.
+    /// The peer has restarted: it knows no message, and grants `credit` bytes.
     pub(super) fn restart(&mut self, credit: u64) {
         self.without_credit.clear();
         self.begun.clear();
@@ -331,9 +333,9 @@ impl OutMessages {
     }
 
     /// One of the application waits for its share before it: that one would never get it if others passed.
-    fn waits_behind(&self, app: AppId, place: ScheduleKey) -> bool {
+    fn waits_behind(&self, app: AppId, schedule_key: ScheduleKey) -> bool {
         let first = self.without_credit.get(&app).and_then(BTreeSet::first);
-        let before = first.filter(|first| **first < place);
+        let before = first.filter(|first| **first < schedule_key);
         let before = before.and_then(|(_, id)| self.messages.get(id));
         before.is_some_and(|message| self.room(message, 0) == Room::NoShare)
     }
@@ -382,21 +384,21 @@ impl OutMessages {
     pub(super) fn take_with_credit(&mut self, app: AppId, passed_max: usize) -> Vec<u64> {
         let (mut before, mut passed) = (0, 0);
         let mut taken = Vec::new();
-        for place in self.without_credit.get(&app).into_iter().flatten() {
-            let Some(message) = self.messages.get(&place.1) else {
+        for key in self.without_credit.get(&app).into_iter().flatten() {
+            let Some(message) = self.messages.get(&key.1) else {
                 continue;
             };
             match self.room(message, before) {
                 Room::Enough => {
                     before += message.charge();
-                    taken.push(*place);
+                    taken.push(*key);
                 }
                 Room::NoCredit if passed < passed_max => passed += 1,
                 Room::NoCredit | Room::NoShare => break,
             }
         }
-        for place in &taken {
-            self.remove_waiting(app, *place);
+        for key in &taken {
+            self.remove_waiting(app, *key);
         }
         taken.into_iter().map(|(_, id)| id).collect()
     }

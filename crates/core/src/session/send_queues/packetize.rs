@@ -148,7 +148,7 @@ impl SendQueues {
         }
         .encode(buf.out);
         self.on_part_sent(path, id, part);
-        if part.repair {
+        if part.is_retransmit {
             written.retransmitted_bytes += (part.end - part.start) as u64;
         }
         buf.frames.push(SentFrame::Message {
@@ -213,7 +213,7 @@ impl SendQueues {
         };
         Frame::encode_stream(buf.out, head, first, second);
         self.on_stream_part_sent(now, path, id, part);
-        if part.repair {
+        if part.is_retransmit {
             written.retransmitted_bytes += part.end - part.start;
         }
         buf.frames.push(SentFrame::Stream {

@@ -13,7 +13,7 @@ pub(crate) enum SendItem {
 }
 
 /// The order in a queue: deadline or constant, then order of acceptance. Unique.
-pub(super) type ScheduleKey = (u64, u64);
+pub(crate) type ScheduleKey = (u64, u64);
 
 /// Whether an item is packed into an aggregate with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +51,8 @@ impl Queue {
         }
     }
 
-    pub(super) fn contains(&self, place: ScheduleKey) -> bool {
-        self.plain.contains_key(&place) || self.coalescing.contains_key(&place)
+    pub(super) fn contains(&self, schedule_key: ScheduleKey) -> bool {
+        self.plain.contains_key(&schedule_key) || self.coalescing.contains_key(&schedule_key)
     }
 
     fn is_empty(&self) -> bool {
@@ -70,7 +70,7 @@ pub(super) struct ReadyQueues {
     coalescing_items: BTreeMap<PathId, usize>,
     /// Where something has come since [`take_woken`](Self::take_woken).
     woken: BTreeSet<(PathId, TenantId)>,
-    /// Items of so many bytes at most are coalesced, by path; 0: none.
+    /// The longest item that is coalesced, in bytes, by path; 0: none is.
     coalescing_max: BTreeMap<PathId, u64>,
 }
 
@@ -102,13 +102,13 @@ impl ReadyQueues {
     pub(super) fn insert(
         &mut self,
         key: QueueKey,
-        place: ScheduleKey,
+        schedule_key: ScheduleKey,
         item: SendItem,
         coalescing: Coalescing,
     ) {
         self.paths.insert(key.0);
         let queue = self.queues.entry(key).or_default();
-        queue.items_mut(coalescing).insert(place, item);
+        queue.items_mut(coalescing).insert(schedule_key, item);
         let Some(path) = key.0 else { return };
         if coalescing == Coalescing::Yes {
             *self.coalescing_items.entry(path).or_default() += 1;
@@ -117,12 +117,12 @@ impl ReadyQueues {
     }
 
     /// Takes an item out; its bytes are subtracted with [`sub_bytes`](Self::sub_bytes).
-    pub(super) fn take(&mut self, key: QueueKey, place: ScheduleKey) {
+    pub(super) fn take(&mut self, key: QueueKey, schedule_key: ScheduleKey) {
         let Some(queue) = self.queues.get_mut(&key) else {
             return;
         };
-        let was_coalescing =
-            queue.plain.remove(&place).is_none() && queue.coalescing.remove(&place).is_some();
+        let was_coalescing = queue.plain.remove(&schedule_key).is_none()
+            && queue.coalescing.remove(&schedule_key).is_some();
         if was_coalescing
             && let Some(count) = key.0.and_then(|path| self.coalescing_items.get_mut(&path))
         {
@@ -141,11 +141,11 @@ impl ReadyQueues {
     }
 
     /// The queue of a tenant in which an item waits; there are few paths.
-    pub(super) fn find(&self, place: ScheduleKey, tenant: TenantId) -> Option<QueueKey> {
+    pub(super) fn find(&self, schedule_key: ScheduleKey, tenant: TenantId) -> Option<QueueKey> {
         let mut keys = self.paths.iter().map(|path| (*path, tenant));
         keys.find(|key| {
             let queue = self.queues.get(key);
-            queue.is_some_and(|queue| queue.contains(place))
+            queue.is_some_and(|queue| queue.contains(schedule_key))
         })
     }
 
@@ -161,7 +161,7 @@ impl ReadyQueues {
         max.copied().unwrap_or(0)
     }
 
-    /// Items of at most so many bytes are coalesced on `path`. What may change sides is taken out of
+    /// Items of at most `bytes` bytes are coalesced on `path`. What may change sides is taken out of
     /// its queue, and is to be inserted again.
     pub(super) fn set_coalescing_max(
         &mut self,
@@ -180,7 +180,11 @@ impl ReadyQueues {
                 .plain
                 .extract_if(.., |_, item| !matches!(item, SendItem::Message(_)));
             items.extend(changing);
-            taken.extend(items.into_iter().map(|(place, item)| (*key, place, item)));
+            taken.extend(
+                items
+                    .into_iter()
+                    .map(|(schedule_key, item)| (*key, schedule_key, item)),
+            );
         }
         taken
     }

@@ -22,14 +22,14 @@ use crate::{
     session::stream::{
         buffer::StreamRange,
         credit_return::CreditReturns,
-        outbound::{OutStream, Queued, StreamPart, Urgency},
+        outbound::{OutStream, QueuedStream, StreamPart, TurnClass},
     },
 };
 
 /// Bytes that all streams to a peer may keep beyond their initial windows; then each has its own
 /// share only.
 const STREAM_BYTES_MAX: u64 = 64 << 20;
-/// A stream with more than a turn's worth is due so many latency targets after its last turn: late enough to let
+/// Latency targets from the last turn of a stream with more than a turn's worth to its next: late enough to let
 /// single packets of dozens of other streams pass, and early enough never to starve. Ours.
 const BACKLOG_TARGETS: u32 = 8;
 /// A turn's worth: what fits into one packet of most paths.
@@ -81,9 +81,9 @@ impl OutStreams {
             "streams of applications"
         );
         for queued in self.by_id.values().filter_map(|stream| stream.queued) {
-            let in_backlog = (queued.queue_key, queued.place.1);
+            let in_backlog = (queued.queue_key, queued.schedule_key.1);
             assert_eq!(
-                queued.urgency == Urgency::Backlog,
+                queued.turn_class == TurnClass::Bulk,
                 self.backlog.contains(&in_backlog),
                 "backlog of streams"
             );
@@ -102,7 +102,7 @@ impl SendQueues {
     ) {
         *self.streams.per_app.entry(stream.app).or_default() += 1;
         self.streams.by_id.insert(id, stream);
-        self.requeue(now, id, Urgency::Fresh, path);
+        self.requeue(now, id, TurnClass::Interactive, path);
     }
 
     /// Takes what there is room for; how much. `None`: there is no such stream.
@@ -166,11 +166,11 @@ impl SendQueues {
     ) {
         if let Some(stream) = self.streams.by_id.get_mut(&id) {
             stream.on_part_sent(part);
-            if !part.repair {
+            if !part.is_retransmit {
                 stream.turn_bytes += part.end - part.start;
             }
-            if stream.queued.map(|queued| queued.urgency) == Some(Urgency::Backlog) {
-                if stream.turn_bytes < TURN_BYTES && !stream.has_repair() {
+            if stream.queued.map(|queued| queued.turn_class) == Some(TurnClass::Bulk) {
+                if stream.turn_bytes < TURN_BYTES && !stream.has_retransmits() {
                     // Filling up a packet is no turn: the stream keeps its place.
                     return self.recount(id);
                 }
@@ -179,20 +179,20 @@ impl SendQueues {
                 stream.turn_bytes = TURN_BYTES;
             }
             self.leave_queue(id);
-            let urgency = self.urgency(id, Some(path));
-            self.requeue(now, id, urgency, Some(path));
+            let turn_class = self.turn_class(id, Some(path));
+            self.requeue(now, id, turn_class, Some(path));
         }
     }
 
     /// The frame that opens a stream was written, and its data did not fit.
     pub(crate) fn on_stream_opened(&mut self, now: Instant, path: PathId, id: StreamId) {
-        self.requeue(now, id, Urgency::Fresh, Some(path));
+        self.requeue(now, id, TurnClass::Interactive, Some(path));
     }
 
     pub(crate) fn on_stream_open_lost(&mut self, now: Instant, id: StreamId, path: Option<PathId>) {
         if let Some(stream) = self.streams.by_id.get_mut(&id) {
             stream.on_open_lost();
-            self.requeue(now, id, Urgency::Repair, path);
+            self.requeue(now, id, TurnClass::Retransmit, path);
         }
     }
 
@@ -215,7 +215,7 @@ impl SendQueues {
         if let Some(stream) = self.streams.by_id.get_mut(&id) {
             stream.on_lost(range);
             let path = stream.queued.map_or(path, |queued| queued.queue_key.0);
-            self.requeue(now, id, Urgency::Repair, path);
+            self.requeue(now, id, TurnClass::Retransmit, path);
         }
     }
 
@@ -350,7 +350,7 @@ impl SendQueues {
         let queue_key = self.queue_key_of_stream(id, to);
         let stream = self.streams.by_id.get_mut(&id);
         if let Some(queued) = stream.and_then(|stream| stream.queued.as_mut()) {
-            let number = queued.place.1;
+            let number = queued.schedule_key.1;
             let from = std::mem::replace(&mut queued.queue_key, queue_key);
             if self.streams.backlog.remove(&(from, number)) {
                 self.streams.backlog.insert((queue_key, number));
@@ -366,19 +366,19 @@ impl SendQueues {
         if stream.queued.is_some() {
             self.recount(id);
         } else {
-            let urgency = self.urgency(id, path);
-            self.requeue(now, id, urgency, path);
+            let turn_class = self.turn_class(id, path);
+            self.requeue(now, id, turn_class, path);
         }
     }
 
-    /// The urgency of a stream that waits in no queue.
-    fn urgency(&mut self, id: StreamId, path: Option<PathId>) -> Urgency {
+    /// The class of the next turn of a stream that waits in no queue.
+    fn turn_class(&mut self, id: StreamId, path: Option<PathId>) -> TurnClass {
         let queue_key = self.queue_key_of_stream(id, path);
         let Some(stream) = self.streams.by_id.get_mut(&id) else {
-            return Urgency::Backlog;
+            return TurnClass::Bulk;
         };
-        if stream.has_repair() {
-            return Urgency::Repair;
+        if stream.has_retransmits() {
+            return TurnClass::Retransmit;
         }
         let oldest = self
             .streams
@@ -391,10 +391,10 @@ impl SendQueues {
             stream.turn_bytes = 0;
         }
         if stream.turn_bytes + stream.sendable() <= TURN_BYTES {
-            return Urgency::Fresh;
+            return TurnClass::Interactive;
         }
         stream.turn_bytes = 0;
-        Urgency::Backlog
+        TurnClass::Bulk
     }
 
     /// The queued bytes of a stream have changed, its place has not.
@@ -409,23 +409,23 @@ impl SendQueues {
         let bytes = stream.sendable();
         if let Some(queued) = &mut stream.queued {
             let before = std::mem::replace(&mut queued.bytes, bytes);
-            let (queue_key, place) = (queued.queue_key, queued.place);
+            let (queue_key, schedule_key) = (queued.queue_key, queued.schedule_key);
             self.ready.add_bytes(queue_key, bytes);
             self.ready.sub_bytes(queue_key, before);
             if before != bytes {
                 // It may have grown too long to be coalesced, or short enough.
-                self.ready.take(queue_key, place);
-                self.insert(queue_key, place, SendItem::Stream(id));
+                self.ready.take(queue_key, schedule_key);
+                self.insert(queue_key, schedule_key, SendItem::Stream(id));
             }
         }
     }
 
     /// Gives a stream a new place in the queue of `path`, if it has something to send.
-    fn requeue(&mut self, now: Instant, id: StreamId, urgency: Urgency, path: Option<PathId>) {
+    fn requeue(&mut self, now: Instant, id: StreamId, turn_class: TurnClass, path: Option<PathId>) {
         let queued = self.streams.by_id.get(&id).and_then(|stream| stream.queued);
-        let is_same =
-            queued.is_some_and(|queued| (queued.urgency, queued.queue_key.0) == (urgency, path));
-        if urgency == Urgency::Repair && is_same {
+        let is_same = queued
+            .is_some_and(|queued| (queued.turn_class, queued.queue_key.0) == (turn_class, path));
+        if turn_class == TurnClass::Retransmit && is_same {
             self.recount(id);
             return;
         }
@@ -437,19 +437,19 @@ impl SendQueues {
         if !stream.is_ready() {
             return;
         }
-        let key = key(self.scheduler, now, stream, urgency);
-        let queued = Queued {
+        let key = key(self.scheduler, now, stream, turn_class);
+        let queued = QueuedStream {
             queue_key,
-            place: (key, number),
-            urgency,
+            schedule_key: (key, number),
+            turn_class,
             bytes: stream.sendable(),
         };
         stream.queued = Some(queued);
-        if urgency == Urgency::Backlog {
+        if turn_class == TurnClass::Bulk {
             self.streams.backlog.insert((queue_key, number));
         }
         self.ready.add_bytes(queue_key, queued.bytes);
-        self.insert(queue_key, queued.place, SendItem::Stream(id));
+        self.insert(queue_key, queued.schedule_key, SendItem::Stream(id));
     }
 
     /// Where a stream that takes `path` waits.
@@ -466,19 +466,19 @@ impl SendQueues {
         if let Some(queued) = stream.queued.take() {
             self.streams
                 .backlog
-                .remove(&(queued.queue_key, queued.place.1));
-            self.ready.take(queued.queue_key, queued.place);
+                .remove(&(queued.queue_key, queued.schedule_key.1));
+            self.ready.take(queued.queue_key, queued.schedule_key);
             self.ready.sub_bytes(queued.queue_key, queued.bytes);
         }
     }
 }
 
 /// The schedule key of a stream; a smaller one leaves earlier.
-fn key(scheduler: SchedulerKind, now: Instant, stream: &OutStream, urgency: Urgency) -> u64 {
-    let (latency_targets, rank) = match urgency {
-        Urgency::Repair => (0, 0),
-        Urgency::Fresh => (1, 1),
-        Urgency::Backlog => (BACKLOG_TARGETS, 2),
+fn key(scheduler: SchedulerKind, now: Instant, stream: &OutStream, turn_class: TurnClass) -> u64 {
+    let (latency_targets, rank) = match turn_class {
+        TurnClass::Retransmit => (0, 0),
+        TurnClass::Interactive => (1, 1),
+        TurnClass::Bulk => (BACKLOG_TARGETS, 2),
     };
     match (scheduler, stream.latency_target) {
         (SchedulerKind::Deadline, Some(latency_target)) => {

@@ -91,7 +91,7 @@ fn lost_parts_are_sent_again_unless_acknowledged() {
         Some(Part {
             start: 50,
             end: 60,
-            repair: true
+            is_retransmit: true
         })
     );
     assert_eq!(out.waiting_bytes(PATH), 10);

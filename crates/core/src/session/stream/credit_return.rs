@@ -15,7 +15,7 @@ use keiro_units::Instant;
 use super::outbound::OutStream;
 use crate::id::StreamId;
 
-/// Between two checks of what streams use. Credit that is left over after so long is given back:
+/// Time between two checks of what streams use. Credit that is left over at the next one is given back:
 /// longer than pauses inside an exchange, shorter than any stream should wait for memory. Ours; TCP
 /// forgets its window after one retransmission timeout (RFC 5681 §4.1).
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);

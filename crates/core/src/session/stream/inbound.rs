@@ -27,7 +27,7 @@ const QUICK_GROWTH_MAX: u64 = 256 << 10;
 /// A reader keeps up who takes what there is within a round trip, and always within this: a turn of
 /// a busy driver.
 const READER_PATIENCE: Duration = Duration::from_millis(5);
-/// Beyond that one gap per so many bytes of the window: every third packet may be missing.
+/// Bytes of the window for each gap beyond that: every third packet may be missing.
 const BYTES_PER_GAP: u64 = 512;
 
 /// The peer breaks the rules of a stream.
@@ -193,7 +193,7 @@ impl InStream {
         }
     }
 
-    /// So much of the window is free again that the peer should hear of it.
+    /// Enough of the window is free again for a credit frame.
     pub(crate) fn has_credit_to_grant(&self) -> bool {
         let free = (self.consumed + self.window).saturating_sub(self.granted);
         let half = self.window / 2;
@@ -279,8 +279,8 @@ impl InStream {
         self.window -= self.window.saturating_sub(bytes).min(free);
     }
 
-    /// The peer has given back so much credit in all; a smaller number is old news. It may not use
-    /// it any more, so the window narrows to what it has kept.
+    /// The peer has given back `returned` bytes of credit in all; a smaller number is old news. It may not use
+    /// them any more, so the window narrows to what it has kept.
     pub(crate) fn on_return(&mut self, returned: u64) -> Result<(), StreamViolation> {
         let more = returned.saturating_sub(self.returned);
         if more == 0 {
@@ -394,7 +394,7 @@ mod tests {
 
     const RTT: Duration = Duration::from_millis(100);
 
-    /// Of a stream that need not share, where so much is left of the default budget.
+    /// The grant of a stream that need not share. `spare`: bytes that are left of the default budget.
     fn grant(stream: &mut InStream, now: Instant, spare: u64) -> u64 {
         let share = WindowShare {
             bytes: u64::MAX,

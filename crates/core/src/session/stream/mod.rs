@@ -49,7 +49,7 @@ use crate::{
     wire::Frame,
 };
 
-/// Streams of a peer to which no path has been up for so long are reset. Ours: longer than a line that is
+/// Streams of a peer are reset when no path to it has been up for this time. Ours: longer than a line that is
 /// switched over or a gateway that starts again takes, and no longer than a client asks a silent server
 /// for a sign of life anyway (TCP keepalive of this gateway's own connections).
 const UNREACHABLE_AFTER: Duration = Duration::from_secs(60);
@@ -294,7 +294,7 @@ impl Streams {
 
 // The peer's side.
 impl Streams {
-    /// The stream with this number on the wire; `None`: so many cannot have been opened.
+    /// The stream with this number on the wire; `None`: it is beyond what can have been opened.
     pub(crate) fn of_wire(&self, wire: u64) -> Option<StreamId> {
         self.numbers.of_wire(wire)
     }

@@ -33,7 +33,7 @@ impl StreamNumbers {
         };
     }
 
-    /// The stream with this number on the wire; `None`: so many cannot have been opened.
+    /// The stream with this number on the wire; `None`: it is beyond what can have been opened.
     pub(super) fn of_wire(&self, wire: u64) -> Option<StreamId> {
         StreamId::from_wire(self.life, wire)
     }

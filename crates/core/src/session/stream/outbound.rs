@@ -5,18 +5,22 @@ use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 use keiro_units::Instant;
 
 use super::buffer::{StreamRange, WINDOW_INITIAL, release};
-use crate::{id::AppId, ranges::RangeSet, session::send_queues::ready::QueueKey};
+use crate::{
+    id::AppId,
+    ranges::RangeSet,
+    session::send_queues::ready::{QueueKey, ScheduleKey},
+};
 
 /// Bytes accepted and not sent yet at most: 1 ms of 1 Gbit/s, so that the listener's own queue holds
 /// the rest and its client feels it.
 const UNSENT_MAX: u64 = 128 << 10;
 
-/// A notice that has to arrive once.
+/// A frame that has to arrive once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Notice {
+enum FrameState {
     /// There is nothing to send.
     None,
-    Waits,
+    Pending,
     Sent,
     Acked,
 }
@@ -36,7 +40,7 @@ pub(crate) struct StreamPart {
     pub(crate) end: u64,
     /// The stream ends with it.
     pub(crate) fin: bool,
-    pub(crate) repair: bool,
+    pub(crate) is_retransmit: bool,
 }
 
 impl StreamPart {
@@ -49,24 +53,23 @@ impl StreamPart {
     }
 }
 
-/// Why a stream waits for its turn.
+/// Which kind of turn a stream waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Urgency {
-    /// Something was lost: it has waited already.
-    Repair,
+pub(crate) enum TurnClass {
+    /// It has something to retransmit, which has waited already.
+    Retransmit,
     /// It has no more than is left of its turn.
-    Fresh,
+    Interactive,
     /// It has more than is left of its turn.
-    Backlog,
+    Bulk,
 }
 
 /// Where a stream waits for its turn.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Queued {
+pub(crate) struct QueuedStream {
     pub(crate) queue_key: QueueKey,
-    /// (scheduler's key, order among equals).
-    pub(crate) place: (u64, u64),
-    pub(crate) urgency: Urgency,
+    pub(crate) schedule_key: ScheduleKey,
+    pub(crate) turn_class: TurnClass,
     /// Its share of the bytes that wait.
     pub(crate) bytes: u64,
 }
@@ -77,19 +80,19 @@ pub(crate) struct OutStream {
     pub(crate) app: AppId,
     pub(crate) latency_target: Option<Duration>,
     /// The frame that opens the stream at the peer.
-    open: Notice,
+    open: FrameState,
     /// The frame that opens it has left at least once, or is not needed.
     open_left: bool,
     /// The target that the peer connects it to; `None`: its forward.
     pub(crate) target: Option<SocketAddr>,
-    fin: Notice,
+    fin: FrameState,
     /// Offset of the first byte of `data`: all before is acknowledged.
     base: u64,
     data: VecDeque<u8>,
     /// Sent for the first time up to here.
-    fresh: u64,
+    next_unsent: u64,
     /// To be sent again.
-    repair: RangeSet,
+    retransmits: RangeSet,
     acked: RangeSet,
     /// Credit that the peer has granted in all: it takes bytes up to here, less what was returned.
     credit: u64,
@@ -102,7 +105,7 @@ pub(crate) struct OutStream {
     /// The driver was refused bytes and is to get a signal when there is room.
     blocked: bool,
     /// `None`: there is nothing to send.
-    pub(crate) queued: Option<Queued>,
+    pub(crate) queued: Option<QueuedStream>,
     /// Its present turn is over when no stream waits at a place with a smaller number.
     pub(crate) turn_mark: u64,
     /// Sent for the first time in its present turn, or in the one that it waits for.
@@ -119,14 +122,14 @@ impl OutStream {
         Self {
             app,
             latency_target,
-            open: opens.map_or(Notice::None, |_| Notice::Waits),
+            open: opens.map_or(FrameState::None, |_| FrameState::Pending),
             open_left: opens.is_none(),
             target: opens.flatten(),
-            fin: Notice::None,
+            fin: FrameState::None,
             base: 0,
             data: VecDeque::new(),
-            fresh: 0,
-            repair: RangeSet::default(),
+            next_unsent: 0,
+            retransmits: RangeSet::default(),
             acked: RangeSet::default(),
             credit: WINDOW_INITIAL,
             returned: 0,
@@ -176,25 +179,25 @@ impl OutStream {
 
     /// Nothing follows; `false` if that was said before.
     pub(crate) fn finish(&mut self) -> bool {
-        let first = self.fin == Notice::None;
+        let first = self.fin == FrameState::None;
         if first {
-            self.fin = Notice::Waits;
+            self.fin = FrameState::Pending;
         }
         first
     }
 
     pub(crate) fn is_finished(&self) -> bool {
-        self.fin != Notice::None
+        self.fin != FrameState::None
     }
 
     /// The peer has all.
     pub(crate) fn is_done(&self) -> bool {
-        self.fin == Notice::Acked && self.is_delivered()
+        self.fin == FrameState::Acked && self.is_delivered()
     }
 
     /// The peer knows of it, and has all bytes that were written.
     pub(crate) fn is_delivered(&self) -> bool {
-        let opened = matches!(self.open, Notice::None | Notice::Acked);
+        let opened = matches!(self.open, FrameState::None | FrameState::Acked);
         self.data.is_empty() && opened
     }
 
@@ -218,11 +221,11 @@ impl OutStream {
     }
 
     pub(crate) fn opens(&self) -> bool {
-        self.open == Notice::Waits
+        self.open == FrameState::Pending
     }
 
-    pub(crate) fn has_repair(&self) -> bool {
-        !self.repair.is_empty()
+    pub(crate) fn has_retransmits(&self) -> bool {
+        !self.retransmits.is_empty()
     }
 
     /// There is something to send.
@@ -232,26 +235,33 @@ impl OutStream {
 
     /// Bytes that may be sent now.
     pub(crate) fn sendable(&self) -> u64 {
-        let repair: u64 = self.repair.iter().map(|(low, high)| high - low).sum();
-        repair + self.written().min(self.limit()).saturating_sub(self.fresh)
+        let retransmits: u64 = self.retransmits.iter().map(|(low, high)| high - low).sum();
+        retransmits
+            + self
+                .written()
+                .min(self.limit())
+                .saturating_sub(self.next_unsent)
     }
 
     /// The next part, at most `max` bytes long (at least 1).
     pub(crate) fn next_part(&self, max: u64) -> Option<StreamPart> {
-        let repair = self.repair.first();
-        let (start, end) = match repair {
+        let retransmits = self.retransmits.first();
+        let (start, end) = match retransmits {
             Some((start, end)) => (start, end.min(start.saturating_add(max))),
             None => {
                 let end = self.written().min(self.limit());
-                (self.fresh, end.min(self.fresh.saturating_add(max)))
+                (
+                    self.next_unsent,
+                    end.min(self.next_unsent.saturating_add(max)),
+                )
             }
         };
-        let fin = self.fin == Notice::Waits && end == self.written();
+        let fin = self.fin == FrameState::Pending && end == self.written();
         (start < end || fin).then_some(StreamPart {
             start,
             end: end.max(start),
             fin,
-            repair: repair.is_some(),
+            is_retransmit: retransmits.is_some(),
         })
     }
 
@@ -270,24 +280,24 @@ impl OutStream {
     }
 
     pub(crate) fn on_open_sent(&mut self) {
-        self.open = Notice::Sent;
+        self.open = FrameState::Sent;
         self.open_left = true;
     }
 
     pub(crate) fn on_part_sent(&mut self, part: StreamPart) {
-        if part.repair {
-            self.repair.remove(part.start, part.end);
+        if part.is_retransmit {
+            self.retransmits.remove(part.start, part.end);
         } else {
-            self.fresh = part.end;
+            self.next_unsent = part.end;
         }
         if part.fin {
-            self.fin = Notice::Sent;
+            self.fin = FrameState::Sent;
         }
     }
 
     pub(crate) fn on_open_lost(&mut self) {
-        if self.open == Notice::Sent {
-            self.open = Notice::Waits;
+        if self.open == FrameState::Sent {
+            self.open = FrameState::Pending;
         }
     }
 
@@ -299,25 +309,25 @@ impl OutStream {
             missing.remove(low, high);
         }
         for (low, high) in missing.iter() {
-            self.repair.insert(low, high);
+            self.retransmits.insert(low, high);
         }
-        if fin && self.fin == Notice::Sent {
-            self.fin = Notice::Waits;
+        if fin && self.fin == FrameState::Sent {
+            self.fin = FrameState::Pending;
         }
     }
 
     pub(crate) fn on_open_acked(&mut self) {
-        self.open = Notice::Acked;
+        self.open = FrameState::Acked;
     }
 
     /// Bytes arrived; how many need not be kept any longer.
     pub(crate) fn on_acked(&mut self, range: StreamRange) -> u64 {
         let StreamRange { start, end, fin } = range;
         if fin {
-            self.fin = Notice::Acked;
+            self.fin = FrameState::Acked;
         }
         self.acked.insert(start.max(self.base), end);
-        self.repair.remove(start, end);
+        self.retransmits.remove(start, end);
         let Some((low, high)) = self.acked.first().filter(|range| range.0 <= self.base) else {
             return 0;
         };
@@ -329,7 +339,7 @@ impl OutStream {
         freed
     }
 
-    /// The peer has granted so much in all; a smaller number is old news.
+    /// The peer has granted `granted` bytes in all; a smaller number is old news.
     pub(crate) fn on_credit(&mut self, granted: u64) {
         self.credit = self.credit.max(granted);
     }
@@ -380,7 +390,7 @@ impl OutStream {
     }
 
     fn unsent(&self) -> u64 {
-        self.written() - self.fresh
+        self.written() - self.next_unsent
     }
 
     /// Bytes that it would take of `spare`.
@@ -441,7 +451,10 @@ mod tests {
         stream.on_lost(range(20, 60, false));
         stream.on_acked(range(40, 60, false));
         let again = send(&mut stream, 100);
-        assert_eq!((again.start, again.end, again.repair), (20, 40, true));
+        assert_eq!(
+            (again.start, again.end, again.is_retransmit),
+            (20, 40, true)
+        );
         assert_eq!(stream.bytes(again).0, &bytes[20..40]);
         assert_eq!(send(&mut stream, 100).start, parts[3].end);
         assert_eq!(stream.on_acked(range(0, 20, false)), 20);
@@ -461,7 +474,7 @@ mod tests {
         assert!(last.fin && !stream.is_ready());
         stream.on_lost(range(last.start, last.end, true));
         let again = send(&mut stream, 10);
-        assert!(again.fin && again.repair);
+        assert!(again.fin && again.is_retransmit);
         stream.on_acked(range(0, 3, false));
         stream.on_lost(range(again.start, again.end, true));
         let alone = send(&mut stream, 10);

@@ -33,12 +33,12 @@ pub(super) struct ReceiveHalves {
     pub(super) credit_wanted: BTreeSet<StreamId>,
     /// What the peer's streams take beside their bytes.
     overhead: u64,
-    totals: Totals,
+    totals: MemoryTotals,
 }
 
 /// What receiving halves have in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Totals {
+struct MemoryTotals {
     /// What they may make us keep.
     memory: u64,
     extra_gaps: u64,
@@ -83,7 +83,7 @@ pub(super) struct StreamCredit {
     pub(super) granted: u64,
 }
 
-impl Totals {
+impl MemoryTotals {
     fn of(half: &InStream) -> Self {
         let is_sharing = half.is_wide() || half.is_short();
         Self {
@@ -121,7 +121,7 @@ impl ReceiveHalves {
             arrived_on: None,
             half: InStream::new(now),
         };
-        self.totals.add(Totals::of(&inbound.half));
+        self.totals.add(MemoryTotals::of(&inbound.half));
         self.open.insert(id, inbound);
     }
 
@@ -194,7 +194,7 @@ impl ReceiveHalves {
     /// What one stream may take of the memory for wide windows.
     fn share_of(&self, half: &InStream, spare: SpareMemory) -> WindowShare {
         let mut with_it = self.totals;
-        with_it.subtract(Totals::of(half));
+        with_it.subtract(MemoryTotals::of(half));
         let all = spare.for_wide_windows() + with_it.shared + half.memory();
         WindowShare {
             bytes: all / (with_it.sharing + 1),
@@ -314,7 +314,7 @@ impl ReceiveHalves {
         }
     }
 
-    /// The peer has given back so much credit of a stream in all.
+    /// The peer has given back credit of a stream. `returned`: bytes in all.
     pub(super) fn on_return(&mut self, id: StreamId, returned: u64) -> Result<(), StreamViolation> {
         let grants = self.change(id, |inbound| {
             let half = &mut inbound.half;
@@ -336,10 +336,10 @@ impl ReceiveHalves {
     /// Changes the receiving half of a stream, if there is one; what all have in total is kept up to date.
     fn change<T>(&mut self, id: StreamId, change: impl FnOnce(&mut Inbound) -> T) -> Option<T> {
         let inbound = self.open.get_mut(&id)?;
-        let before = Totals::of(&inbound.half);
+        let before = MemoryTotals::of(&inbound.half);
         let result = change(inbound);
         self.totals.subtract(before);
-        self.totals.add(Totals::of(&inbound.half));
+        self.totals.add(MemoryTotals::of(&inbound.half));
         Some(result)
     }
 
@@ -350,7 +350,7 @@ impl ReceiveHalves {
         };
         self.opened_by_peer -= usize::from(!id.is_ours());
         self.overhead -= overhead(id);
-        self.totals.subtract(Totals::of(&inbound.half));
+        self.totals.subtract(MemoryTotals::of(&inbound.half));
         self.credit_wanted.remove(&id);
         true
     }
@@ -361,9 +361,9 @@ impl ReceiveHalves {
     pub(super) fn check_invariants(&self) {
         let overheads = self.open.keys().map(|id| overhead(*id));
         assert_eq!(self.overhead, overheads.sum::<u64>(), "overhead of streams");
-        let mut totals = Totals::default();
+        let mut totals = MemoryTotals::default();
         for inbound in self.open.values() {
-            totals.add(Totals::of(&inbound.half));
+            totals.add(MemoryTotals::of(&inbound.half));
         }
         assert_eq!(self.totals, totals, "totals of streams");
         let theirs = self.open.keys().filter(|id| !id.is_ours());

@@ -11,7 +11,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 
 /// The decision on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum CodelDecision {
     Pass,
     /// It is dropped, or marked and leaves.
     Signal,
@@ -39,24 +39,29 @@ impl Codel {
     }
 
     /// Decides on a packet that waited for `sojourn`; `last`: none waits behind it.
-    pub(super) fn judge(&mut self, now: Instant, sojourn: Duration, last: bool) -> Verdict {
+    pub(super) fn on_dequeue(
+        &mut self,
+        now: Instant,
+        sojourn: Duration,
+        last: bool,
+    ) -> CodelDecision {
         // One packet is not a queue: that of a slow flow takes longer than the target.
         if sojourn < TARGET || last {
             self.on_empty();
-            return Verdict::Pass;
+            return CodelDecision::Pass;
         }
         let stands = *self.above_until.get_or_insert(now + INTERVAL) <= now;
         if !stands {
             self.signalling = false;
-            return Verdict::Pass;
+            return CodelDecision::Pass;
         }
         if self.signalling {
             if now < self.next {
-                return Verdict::Pass;
+                return CodelDecision::Pass;
             }
             self.count = self.count.saturating_add(1);
             self.next += spacing(self.count);
-            return Verdict::Signal;
+            return CodelDecision::Signal;
         }
         self.signalling = true;
         // An episode soon after another goes on at its pace (RFC 8289 §5.4).
@@ -65,7 +70,7 @@ impl Codel {
         self.count = if recent && gained > 1 { gained } else { 1 };
         self.before = self.count;
         self.next = now + spacing(self.count);
-        Verdict::Signal
+        CodelDecision::Signal
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use keiro_units::Instant;
 
-use super::codel::{Codel, Verdict};
+use super::codel::{Codel, CodelDecision};
 use crate::id::AppId;
 
 /// Queues that flows are spread over by their hash (RFC 8290 §5.2.4).
@@ -23,7 +23,7 @@ pub(super) const PACKET_OVERHEAD: u64 = 96;
 
 /// An IP packet that waits.
 #[derive(Debug)]
-pub(super) struct Queued {
+pub(super) struct QueuedPacket {
     pub(super) app: AppId,
     pub(super) flow_hash: u32,
     pub(super) ecn: u8,
@@ -31,7 +31,7 @@ pub(super) struct Queued {
     pub(super) data: Vec<u8>,
 }
 
-impl Queued {
+impl QueuedPacket {
     /// Memory that it takes.
     pub(super) fn cost(&self) -> u64 {
         self.data.capacity() as u64 + PACKET_OVERHEAD
@@ -46,14 +46,14 @@ impl Queued {
 /// A packet whose turn it is.
 #[derive(Debug)]
 pub(super) struct Taken {
-    pub(super) packet: Queued,
+    pub(super) packet: QueuedPacket,
     /// It waited long and is to get a CE mark.
     pub(super) marked: bool,
 }
 
 #[derive(Debug)]
 struct Flow {
-    packets: VecDeque<Queued>,
+    packets: VecDeque<QueuedPacket>,
     bytes: u64,
     deficit: i64,
     codel: Codel,
@@ -84,7 +84,7 @@ impl Flows {
         self.cost == 0
     }
 
-    pub(super) fn push(&mut self, packet: Queued) {
+    pub(super) fn push(&mut self, packet: QueuedPacket) {
         let bucket = packet.flow_hash % FLOWS;
         self.cost += packet.cost();
         let flow = self.flows.entry(bucket).or_insert_with(|| {
@@ -146,7 +146,7 @@ impl Flows {
     pub(super) fn check_invariants(&self) {
         let mut cost = 0;
         for flow in self.flows.values() {
-            let bytes: u64 = flow.packets.iter().map(Queued::cost).sum();
+            let bytes: u64 = flow.packets.iter().map(QueuedPacket::cost).sum();
             assert_eq!(flow.bytes, bytes, "bytes of a flow");
             cost += bytes;
         }
@@ -156,7 +156,7 @@ impl Flows {
     }
 
     /// Everything that waits, in no particular order.
-    pub(super) fn take_all(&mut self) -> Vec<Queued> {
+    pub(super) fn take_all(&mut self) -> Vec<QueuedPacket> {
         self.cost = 0;
         self.fresh.clear();
         self.old.clear();
@@ -175,20 +175,20 @@ impl Flow {
             self.bytes -= packet.cost();
             *cost -= packet.cost();
             let sojourn = now.saturating_duration_since(packet.at);
-            match self.codel.judge(now, sojourn, self.packets.is_empty()) {
-                Verdict::Pass => {
+            match self.codel.on_dequeue(now, sojourn, self.packets.is_empty()) {
+                CodelDecision::Pass => {
                     return Some(Taken {
                         packet,
                         marked: false,
                     });
                 }
-                Verdict::Signal if packet.is_ect() => {
+                CodelDecision::Signal if packet.is_ect() => {
                     return Some(Taken {
                         packet,
                         marked: true,
                     });
                 }
-                Verdict::Signal => *delayed += 1,
+                CodelDecision::Signal => *delayed += 1,
             }
         }
     }
@@ -203,8 +203,8 @@ mod tests {
         Instant::from_nanos(ms * 1_000_000)
     }
 
-    fn packet(flow: u32, len: usize, ms: u64) -> Queued {
-        Queued {
+    fn packet(flow: u32, len: usize, ms: u64) -> QueuedPacket {
+        QueuedPacket {
             app: AppId(1),
             flow_hash: flow,
             ecn: 0,
@@ -251,7 +251,7 @@ mod tests {
             let mut marked = 0;
             for ms in 0..2000 {
                 for _ in 0..2 {
-                    let packet = Queued {
+                    let packet = QueuedPacket {
                         ecn,
                         ..packet(1, 1000, ms)
                     };

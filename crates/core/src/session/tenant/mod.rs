@@ -23,8 +23,8 @@ use keiro_stats::TenantPeerStats;
 use keiro_units::Instant;
 
 use self::{
-    flows::Queued,
-    path_tenants::{PathTenants, tag_of},
+    flows::QueuedPacket,
+    path_tenants::{PathTenants, virtual_time_of},
     tenant_path::Readiness,
 };
 pub(crate) use self::{parts::LeavingPart, tenant_path::DeliveryReport};
@@ -68,7 +68,7 @@ pub(crate) struct SchedulerGrant {
     pub(crate) kind: GrantKind,
     /// IP bytes that the window has room for.
     pub(crate) room: u64,
-    tag: u64,
+    start_tag: u64,
 }
 
 /// What a tenant may send.
@@ -113,7 +113,7 @@ pub(crate) struct PathMtu {
 
 /// An IP packet of a tenant that is to be sent.
 #[derive(Debug)]
-pub(crate) struct NewPacket {
+pub(crate) struct NewIpPacket {
     pub(crate) tenant: TenantId,
     /// It takes this application's path.
     pub(crate) app: AppId,
@@ -137,7 +137,7 @@ impl SchedulerGrant {
         tenant: TenantId::ZERO,
         kind: GrantKind::Items,
         room: u64::MAX,
-        tag: 0,
+        start_tag: 0,
     };
 
     /// The ECN bits of the packet.
@@ -270,8 +270,8 @@ impl Tenants {
     }
 
     /// Queues a packet for a path; its tenant exists.
-    pub(crate) fn push(&mut self, now: Instant, path: PathMtu, new: NewPacket) {
-        let NewPacket {
+    pub(crate) fn push(&mut self, now: Instant, path: PathMtu, new: NewIpPacket) {
+        let NewIpPacket {
             tenant: id,
             app,
             packet,
@@ -280,7 +280,7 @@ impl Tenants {
             tenant.accepted += 1;
             tenant.accepted_bytes += packet.data.len() as u64;
         }
-        let queued = Queued {
+        let queued = QueuedPacket {
             app,
             flow_hash: packet.flow_hash,
             ecn: packet.ecn & 3,
@@ -290,7 +290,7 @@ impl Tenants {
         self.enqueue(now, path, id, queued);
     }
 
-    fn enqueue(&mut self, now: Instant, path: PathMtu, id: TenantId, queued: Queued) {
+    fn enqueue(&mut self, now: Instant, path: PathMtu, id: TenantId, queued: QueuedPacket) {
         let Some(tenant) = self.tenants.get_mut(&id) else {
             return;
         };
@@ -369,7 +369,7 @@ impl Tenants {
         let path_tenants = self.paths.get_mut(&path.id)?;
         path_tenants.make_timed_ready(now);
         // Every turn either ends the search or takes one tenant from the ready.
-        while let Some(&(tag, id)) = path_tenants.ready.first() {
+        while let Some(&(start_tag, id)) = path_tenants.ready.first() {
             let tenant_path = path_tenants
                 .tenant_paths
                 .get_mut(&id)
@@ -410,10 +410,10 @@ impl Tenants {
                 tenant: id,
                 kind: GrantKind::Control,
                 room: tenant_path.room(),
-                tag,
+                start_tag,
             };
             let held_back = match kind {
-                None => Some(Readiness::Off),
+                None => Some(Readiness::Blocked),
                 Some(_) => tenant_path.held_back(now, needed),
             };
             if let (Some(kind), None) = (kind, held_back) {
@@ -423,7 +423,7 @@ impl Tenants {
             if id == TenantId::ZERO && path.control_waits {
                 return Some(grant);
             }
-            path_tenants.leave_ready(id, held_back.unwrap_or(Readiness::Off));
+            path_tenants.leave_ready(id, held_back.unwrap_or(Readiness::Blocked));
         }
         None
     }
@@ -501,7 +501,7 @@ impl Tenants {
         })
     }
 
-    /// A packet that was granted has left with so many IP bytes.
+    /// A packet that was granted has left. `bytes`: its IP bytes.
     pub(crate) fn on_sent(
         &mut self,
         now: Instant,
@@ -515,17 +515,17 @@ impl Tenants {
         let Some(path_tenants) = self.paths.get_mut(&path) else {
             return;
         };
-        path_tenants.virtual_time = path_tenants.virtual_time.max(grant.tag);
+        path_tenants.virtual_time = path_tenants.virtual_time.max(grant.start_tag);
         if let Some(tenant_path) = path_tenants.tenant_paths.get_mut(&grant.tenant) {
             tenant_path.on_sent(now, bytes);
             tenant_path.items_were_last = !matches!(grant.kind, GrantKind::IpPackets(_));
-            tenant_path.served =
-                tenant_path.served.max(grant.tag) + tag_of(bytes, tenant.config.weight);
+            tenant_path.virtual_finish = tenant_path.virtual_finish.max(grant.start_tag)
+                + virtual_time_of(bytes, tenant.config.weight);
         }
-        // It enters `ready` with its new tag before it leaves the old one: a set that is never empty
+        // It enters `ready` with its new start tag before it leaves the old one: a set that is never empty
         // keeps its memory.
-        if path_tenants.make_ready(grant.tenant) != Some(grant.tag) {
-            path_tenants.ready.remove(&(grant.tag, grant.tenant));
+        if path_tenants.make_ready(grant.tenant) != Some(grant.start_tag) {
+            path_tenants.ready.remove(&(grant.start_tag, grant.tenant));
         }
     }
 
@@ -545,7 +545,8 @@ impl Tenants {
         let start = path_tenants.virtual_time;
         let tenant_path = path_tenants.tenant_path(now, id, &tenant.config, path.mtu);
         tenant_path.on_sent(now, bytes);
-        tenant_path.served = tenant_path.served.max(start) + tag_of(bytes, tenant.config.weight);
+        tenant_path.virtual_finish =
+            tenant_path.virtual_finish.max(start) + virtual_time_of(bytes, tenant.config.weight);
     }
 
     /// The window and the rate of a tenant let `bytes` leave now without a grant.

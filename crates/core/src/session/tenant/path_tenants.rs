@@ -9,7 +9,7 @@ use super::tenant_path::{Readiness, TenantPath};
 use crate::{id::TenantId, tenant::TenantConfig};
 
 /// Virtual time of a byte of a tenant of weight 1.
-const TAG_PER_BYTE: u64 = 1000 * 1000;
+const VIRTUAL_TIME_PER_BYTE: u64 = 1000 * 1000;
 
 /// The tenants on one path.
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ pub(super) struct PathTenants {
     pub(super) tenant_paths: BTreeMap<TenantId, Box<TenantPath>>,
     pub(super) ready: BTreeSet<(u64, TenantId)>,
     pub(super) timed: BTreeSet<(Instant, TenantId)>,
-    /// Tag of the tenant that was served last.
+    /// Start tag of the tenant that was served last.
     pub(super) virtual_time: u64,
     /// Tenants with nothing but items that wait until the path may send an aggregate.
     pub(super) coalescing: BTreeSet<TenantId>,
@@ -42,7 +42,7 @@ impl PathTenants {
         match readiness {
             None | Some(Readiness::Ready(_)) => return,
             Some(Readiness::Timed(at)) => drop(self.timed.remove(&(at, id))),
-            Some(Readiness::Off) => {}
+            Some(Readiness::Blocked) => {}
         }
         self.make_ready(id);
     }
@@ -52,8 +52,8 @@ impl PathTenants {
         let Some(tenant_path) = self.tenant_paths.get_mut(&id) else {
             return;
         };
-        if let Readiness::Ready(tag) = std::mem::replace(&mut tenant_path.readiness, to) {
-            self.ready.remove(&(tag, id));
+        if let Readiness::Ready(start_tag) = std::mem::replace(&mut tenant_path.readiness, to) {
+            self.ready.remove(&(start_tag, id));
         }
         if let Readiness::Timed(at) = to {
             self.timed.insert((at, id));
@@ -80,7 +80,7 @@ impl PathTenants {
             return;
         };
         match tenant_path.readiness {
-            Readiness::Off if !tenant_path.is_idle() => drop(self.make_ready(id)),
+            Readiness::Blocked if !tenant_path.is_idle() => drop(self.make_ready(id)),
             // A faster rate does not have to wait for the slower one.
             Readiness::Timed(at) if tenant_path.next_at() < at => {
                 self.timed.remove(&(at, id));
@@ -90,14 +90,14 @@ impl PathTenants {
         }
     }
 
-    /// Makes a tenant ready; its tag.
+    /// Makes a tenant ready; its start tag.
     pub(super) fn make_ready(&mut self, id: TenantId) -> Option<u64> {
         let tenant_path = self.tenant_paths.get_mut(&id)?;
         // A tenant that had nothing to send has saved up nothing.
-        let tag = tenant_path.served.max(self.virtual_time);
-        tenant_path.readiness = Readiness::Ready(tag);
-        self.ready.insert((tag, id));
-        Some(tag)
+        let start_tag = tenant_path.virtual_finish.max(self.virtual_time);
+        tenant_path.readiness = Readiness::Ready(start_tag);
+        self.ready.insert((start_tag, id));
+        Some(start_tag)
     }
 
     pub(super) fn check_invariants(&self) {
@@ -107,9 +107,12 @@ impl PathTenants {
         let mut timed = 0;
         for (id, tenant_path) in &self.tenant_paths {
             match tenant_path.readiness {
-                Readiness::Off => {}
-                Readiness::Ready(tag) => {
-                    assert!(self.ready.contains(&(tag, *id)), "who is ready is listed");
+                Readiness::Blocked => {}
+                Readiness::Ready(start_tag) => {
+                    assert!(
+                        self.ready.contains(&(start_tag, *id)),
+                        "who is ready is listed"
+                    );
                     ready += 1;
                 }
                 Readiness::Timed(at) => {
@@ -130,8 +133,8 @@ impl PathTenants {
         self.cost -= tenant_path.cost();
         self.coalescing.remove(&id);
         match tenant_path.readiness {
-            Readiness::Off => {}
-            Readiness::Ready(tag) => drop(self.ready.remove(&(tag, id))),
+            Readiness::Blocked => {}
+            Readiness::Ready(start_tag) => drop(self.ready.remove(&(start_tag, id))),
             Readiness::Timed(at) => drop(self.timed.remove(&(at, id))),
         }
         if tenant_path.in_flight > 0 {
@@ -150,6 +153,6 @@ impl PathTenants {
 }
 
 /// The virtual time that `bytes` of a tenant take.
-pub(super) fn tag_of(bytes: u64, weight: Weight) -> u64 {
-    bytes.saturating_mul(TAG_PER_BYTE) / u64::from(weight.thousandths())
+pub(super) fn virtual_time_of(bytes: u64, weight: Weight) -> u64 {
+    bytes.saturating_mul(VIRTUAL_TIME_PER_BYTE) / u64::from(weight.thousandths())
 }

@@ -10,7 +10,7 @@ use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 
 use super::{
     FirstPacket,
-    flows::{Flows, Queued, Taken},
+    flows::{Flows, QueuedPacket, Taken},
     parts::{LeavingPart, Parts},
 };
 use crate::{
@@ -31,9 +31,9 @@ const RATE_SPAN: Duration = Duration::from_secs(1);
 /// Whether a tenant has turns on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Readiness {
-    /// Nothing waits, or its window is full: an arrival or an acknowledgement makes it ready again.
-    Off,
-    /// It has a turn, in the order of this tag.
+    /// Nothing waits, or its window is full. An arrival or an acknowledgement makes it ready again.
+    Blocked,
+    /// It has a turn, in the order of this start tag.
     Ready(u64),
     /// Waits for its rate.
     Timed(Instant),
@@ -66,13 +66,13 @@ pub(super) struct TenantPath {
     controller: Option<Box<dyn Controller>>,
     allowance: Option<Allowance>,
     pub(super) readiness: Readiness,
-    /// Virtual time up to which it was served.
-    pub(super) served: u64,
+    /// Virtual time at which its last packet finishes: the finish tag of start-time fair queueing.
+    pub(super) virtual_finish: u64,
     next_at: Instant,
     sent_at: Instant,
     pub(super) in_flight: u64,
-    /// More waited than was let go since the last feedback.
-    limited: bool,
+    /// Its window or its rate has held something back since the last feedback.
+    controller_limited: bool,
     packets_sent: u64,
     bytes_sent: u64,
     acked: u64,
@@ -127,12 +127,12 @@ impl TenantPath {
             items_were_last: false,
             allowance: controller.as_ref().map(|controller| controller.allowance()),
             controller,
-            readiness: Readiness::Off,
-            served: 0,
+            readiness: Readiness::Blocked,
+            virtual_finish: 0,
             next_at: Instant::ZERO,
             sent_at: now,
             in_flight,
-            limited: false,
+            controller_limited: false,
             packets_sent: 0,
             bytes_sent: 0,
             acked: 0,
@@ -206,7 +206,7 @@ impl TenantPath {
     pub(super) fn held_back(&mut self, now: Instant, needed: u64) -> Option<Readiness> {
         if self.room() < needed {
             self.on_limited();
-            return Some(Readiness::Off);
+            return Some(Readiness::Blocked);
         }
         if self.waits_for_rate(now) {
             self.on_limited();
@@ -247,7 +247,7 @@ impl TenantPath {
         })
     }
 
-    pub(super) fn take_all(&mut self) -> Vec<Queued> {
+    pub(super) fn take_all(&mut self) -> Vec<QueuedPacket> {
         self.parts = None;
         let staged = self.staged.take().map(|taken| taken.packet);
         self.flows.take_all().into_iter().chain(staged).collect()
@@ -265,9 +265,9 @@ impl TenantPath {
         allowance.window.get().saturating_sub(self.in_flight)
     }
 
-    /// The window is full.
+    /// Its window or its rate holds a packet back.
     pub(super) fn on_limited(&mut self) {
-        self.limited = true;
+        self.controller_limited = true;
     }
 
     /// When its rate lets the next packet go; in the past: at once.
@@ -332,10 +332,10 @@ impl TenantPath {
             round_trip: report.round_trip,
             in_flight: ByteCount::new(self.in_flight),
             // A tenant that waits for its rate is limited by it.
-            limited: self.limited || matches!(self.readiness, Readiness::Timed(_)),
+            limited: self.controller_limited || matches!(self.readiness, Readiness::Timed(_)),
             packet: ByteCount::new(packet),
         });
-        self.limited = false;
+        self.controller_limited = false;
         self.allowance = Some(controller.allowance());
     }
 

@@ -47,7 +47,7 @@ fn push(tenants: &mut Tenants, now: Instant, id: u32, len: usize) {
         ecn: 0,
         data: vec![0; len],
     };
-    let new = NewPacket {
+    let new = NewIpPacket {
         tenant: TenantId(id),
         app: APP,
         packet,

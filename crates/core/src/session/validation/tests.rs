@@ -406,7 +406,7 @@ fn preferred_path_is_waited_for_two_challenges_but_no_longer_than_an_unknown_one
     assert_eq!(VALIDATION_TIME, MS * 706);
 }
 
-/// What answers: packets of up to so many bytes, after a round trip of 10 ms.
+/// Packets of up to `carries` bytes are answered after a round trip of 10 ms.
 fn sizes_until_up(path: &mut Path, carries: u16, limit: u32) -> Option<(u16, Vec<Option<u16>>)> {
     let mut sizes = Vec::new();
     let mut pending: VecDeque<(Instant, u64)> = VecDeque::new();

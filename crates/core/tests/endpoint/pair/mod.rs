@@ -58,7 +58,7 @@ pub(crate) struct Pair {
     loses: fn(u64) -> bool,
     /// What this side sends on this path gets lost.
     blocked: Option<(usize, usize)>,
-    /// Of the datagrams of side 1 on the second path every so many gets lost, too; zero: none.
+    /// Of the datagrams of side 1 on the second path one in this number gets lost, too; zero: none.
     loses_back_every: u64,
     /// How much later than others it comes.
     late: fn(u64) -> Duration,

@@ -1,4 +1,4 @@
-//! Which strangers have asked before and got no answer.
+//! Which strangers have requested a cookie before and got none.
 //!
 //! A flood from forged addresses comes from another address each time; a host that wants an answer
 //! asks again from its own. Those that ask again are answered first. What is kept is a table of hashes
@@ -11,23 +11,23 @@ use std::net::IpAddr;
 const PLACES_BITS: u32 = 20;
 const ANSWERED: u32 = 1 << 31;
 
-/// What is known about an address that asks.
+/// Earlier requests of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AskedBefore {
+pub(super) enum RequestHistory {
     Never,
-    /// It was not answered.
-    InVain,
+    /// Its request was not answered.
+    Unanswered,
     Answered,
 }
 
-/// The addresses that asked last.
-pub(super) struct Asked {
+/// The addresses whose requests came last, by hash.
+pub(super) struct CookieRequestTable {
     seed: [u64; 3],
     /// Of the address that asked last, for each place: its fingerprint, and whether it was answered.
     places: Vec<u32>,
 }
 
-impl Asked {
+impl CookieRequestTable {
     /// `seed` must be unpredictable, so that no one can choose addresses that share a place.
     pub(super) fn new(seed: [u64; 3]) -> Self {
         Self {
@@ -36,21 +36,21 @@ impl Asked {
         }
     }
 
-    /// Notes that `source` asks.
-    pub(super) fn on_ask(&mut self, source: IpAddr) -> AskedBefore {
+    /// Notes that `source` requests a cookie.
+    pub(super) fn on_request(&mut self, source: IpAddr) -> RequestHistory {
         let (place, fingerprint) = self.find(source);
         let entry = &mut self.places[place];
         match *entry {
-            known if known == fingerprint => AskedBefore::InVain,
-            known if known == fingerprint | ANSWERED => AskedBefore::Answered,
+            known if known == fingerprint => RequestHistory::Unanswered,
+            known if known == fingerprint | ANSWERED => RequestHistory::Answered,
             _ => {
                 *entry = fingerprint;
-                AskedBefore::Never
+                RequestHistory::Never
             }
         }
     }
 
-    /// `source` gets an answer.
+    /// `source` is answered.
     pub(super) fn on_answered(&mut self, source: IpAddr) {
         let (place, fingerprint) = self.find(source);
         self.places[place] = fingerprint | ANSWERED;

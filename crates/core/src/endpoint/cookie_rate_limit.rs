@@ -1,53 +1,58 @@
-//! How many cookie replies strangers get. Those that ask again have a ration that those who ask for the
-//! first time cannot use up.
+//! How many cookie replies strangers get. Those that ask again have a limit of their own, which first requests
+//! cannot use up.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use keiro_units::{ByteCount, Instant};
 
-use super::{asked::AskedBefore, handshake_load::Ask};
+use super::{cookie_requests::RequestHistory, handshake_load::InitiationUnderLoad};
 use crate::{id::SocketId, wire::COOKIE_LEN};
 
-/// Cookie replies to strangers are rationed over this time, so that a flood does not use up those
+/// Cookie replies to strangers are counted over this time, so that a flood does not use up those
 /// of a whole second at its beginning.
 const WINDOW: Duration = Duration::from_millis(10);
 /// Cookie replies per [`WINDOW`] to strangers that ask for the first time, and as many to those
 /// that ask again. Ours: 20,000 per second in all, 15 Mbit/s, take a fifth of a processor.
 const COOKIES_MAX: u32 = 100;
-/// A ration takes this share of what may leave the socket at most. Ours: both take an eighth.
+/// Each limit is this share of what may leave the socket at most. Ours: both take an eighth.
 const UPLINK_SHARE: u32 = 16;
 /// With the headers of IPv6 and UDP.
 const REPLY_IP_BYTES: ByteCount = ByteCount::new(COOKIE_LEN as u64 + 48);
 
-/// The rations of those that ask for the first time, and of those that ask again.
+/// The limits of first and of repeated requests.
 #[derive(Default)]
-pub(super) struct CookieRation {
+pub(super) struct CookieRateLimit {
     since: Instant,
-    rations: [Ration; 2],
+    limits: [RateLimit; 2],
     was_used: bool,
 }
 
 #[derive(Default)]
-struct Ration {
+struct RateLimit {
     count: u32,
     /// When the next reply may leave each socket whose rate is bounded.
     next: BTreeMap<SocketId, Instant>,
 }
 
-impl CookieRation {
+impl CookieRateLimit {
     /// Whether another reply may be sent.
-    pub(super) fn admit(&mut self, now: Instant, ask: Ask, before: AskedBefore) -> bool {
+    pub(super) fn admit(
+        &mut self,
+        now: Instant,
+        initiation: InitiationUnderLoad,
+        before: RequestHistory,
+    ) -> bool {
         self.was_used = true;
         if now.saturating_duration_since(self.since) >= WINDOW {
             self.since = now;
-            for ration in &mut self.rations {
-                ration.count = 0;
+            for limit in &mut self.limits {
+                limit.count = 0;
             }
         }
-        let [first, again] = &mut self.rations;
+        let [first, again] = &mut self.limits;
         match before {
-            AskedBefore::InVain => again.admit(now, ask),
-            AskedBefore::Never | AskedBefore::Answered => first.admit(now, ask),
+            RequestHistory::Unanswered => again.admit(now, initiation),
+            RequestHistory::Never | RequestHistory::Answered => first.admit(now, initiation),
         }
     }
 
@@ -64,13 +69,13 @@ impl CookieRation {
     }
 }
 
-impl Ration {
-    fn admit(&mut self, now: Instant, ask: Ask) -> bool {
+impl RateLimit {
+    fn admit(&mut self, now: Instant, initiation: InitiationUnderLoad) -> bool {
         if self.count >= COOKIES_MAX {
             return false;
         }
-        if let Some(rate) = ask.uplink {
-            let next = self.next.entry(ask.socket).or_default();
+        if let Some(rate) = initiation.uplink {
+            let next = self.next.entry(initiation.socket).or_default();
             if rate.is_zero() || *next > now {
                 return false;
             }

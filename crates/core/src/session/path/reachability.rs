@@ -7,7 +7,7 @@ use crate::snapshot::Unanswered;
 
 /// Packets in both directions since the path was last up.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Answers {
+pub(super) struct ReachabilityCounters {
     /// When the first of them was sent; `None`: none was.
     since: Option<Instant>,
     sent: u64,
@@ -16,15 +16,15 @@ pub(super) struct Answers {
     heard_at: Option<Instant>,
 }
 
-impl Answers {
+impl ReachabilityCounters {
     /// A challenge or a packet of a handshake leaves.
-    pub(super) fn on_asked(&mut self, now: Instant) {
+    pub(super) fn on_sent(&mut self, now: Instant) {
         self.since.get_or_insert(now);
         self.sent += 1;
     }
 
     /// An authentic packet of the peer has come that answers nothing.
-    pub(super) fn on_heard(&mut self, now: Instant) {
+    pub(super) fn on_received(&mut self, now: Instant) {
         self.received += 1;
         self.heard_at = Some(now);
     }

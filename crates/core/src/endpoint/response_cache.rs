@@ -1,4 +1,4 @@
-//! Responses that were sent lately, for further copies of the initiations that they answer.
+//! Responses that were sent lately, for further copies of the initiations that they cached.
 //!
 //! An initiation leaves over every path at once. The first copy that comes is read and answered where it came
 //! from. If that path carries packets in one direction only, the handshake would have to wait for its next
@@ -22,14 +22,14 @@ const SOURCES_MAX: usize = 16;
 /// Initiations whose copies are answered; at the bound those of the oldest are not. Ours.
 const RECENT_MAX: usize = 64;
 
-/// The answers of the last second.
+/// The responses of the last second.
 #[derive(Default)]
-pub(super) struct Answers {
-    recent: VecDeque<Answer>,
+pub(super) struct ResponseCache {
+    recent: VecDeque<CachedResponse>,
 }
 
 /// An initiation of a peer that was answered.
-struct Answer {
+struct CachedResponse {
     peer: PeerId,
     initiation: [u8; INITIATION_LEN],
     response: Vec<u8>,
@@ -38,7 +38,7 @@ struct Answer {
     sources: Vec<(SocketId, SocketAddr)>,
 }
 
-impl Answers {
+impl ResponseCache {
     /// The first copy of an initiation that a peer has made was answered where it came from.
     pub(super) fn on_answered(
         &mut self,
@@ -55,7 +55,7 @@ impl Answers {
         if self.recent.len() >= RECENT_MAX {
             self.recent.pop_front();
         }
-        self.recent.push_back(Answer {
+        self.recent.push_back(CachedResponse {
             peer,
             initiation,
             response: response.to_vec(),
@@ -74,22 +74,23 @@ impl Answers {
     ) -> Option<(PeerId, Vec<u8>)> {
         self.forget_old(now);
         let mut recent = self.recent.iter_mut();
-        let answer = recent.find(|answer| answer.initiation == packet)?;
-        if answer.sources.len() >= SOURCES_MAX || answer.sources.contains(&source) {
+        let cached = recent.find(|cached| cached.initiation == packet)?;
+        if cached.sources.len() >= SOURCES_MAX || cached.sources.contains(&source) {
             return None;
         }
-        answer.sources.push(source);
-        Some((answer.peer, answer.response.clone()))
+        cached.sources.push(source);
+        Some((cached.peer, cached.response.clone()))
     }
 
     /// A peer was removed.
     pub(super) fn forget(&mut self, peer: PeerId) {
-        self.recent.retain(|answer| answer.peer != peer);
+        self.recent.retain(|cached| cached.peer != peer);
     }
 
     fn forget_old(&mut self, now: Instant) {
-        let is_old =
-            |answer: &Answer| now.saturating_duration_since(answer.answered_at) >= COPIES_WITHIN;
+        let is_old = |cached: &CachedResponse| {
+            now.saturating_duration_since(cached.answered_at) >= COPIES_WITHIN
+        };
         while self.recent.front().is_some_and(is_old) {
             self.recent.pop_front();
         }
@@ -99,14 +100,17 @@ impl Answers {
     ///
     /// Panics with the invariant's name if one does not hold.
     pub(super) fn check_invariants(&self) {
-        assert!(self.recent.len() <= RECENT_MAX, "answers that are kept");
-        for answer in &self.recent {
+        assert!(self.recent.len() <= RECENT_MAX, "responses that are kept");
+        for cached in &self.recent {
             assert_eq!(
-                answer.response.len(),
+                cached.response.len(),
                 RESPONSE_LEN,
                 "a response is shorter than its initiation"
             );
-            assert!(answer.sources.len() <= SOURCES_MAX, "sources of one answer");
+            assert!(
+                cached.sources.len() <= SOURCES_MAX,
+                "sources of one response"
+            );
         }
     }
 }
