@@ -25,7 +25,7 @@ const CHALLENGE_TIME_MIN: Duration = Duration::from_millis(300);
 pub(crate) const CHALLENGE_BEYOND_RTT: Duration = Duration::from_millis(20);
 /// The longest that an application waits for its preferred path to answer after another one has: two
 /// challenges to a path of which nothing is known, an assumed round trip (RFC 9002 §6.2.2) and 20 ms
-/// apart. A third would delay the first message by more than a second if the path is dead.
+/// apart. A third would delay the first message by more than a second if the path is down.
 pub(crate) const VALIDATION_TIME: Duration = Duration::from_millis(2 * (333 + 20));
 /// Challenges of the base size to an address that answers short ones, before it is taken as too large. Ours:
 /// at 10 % of loss one path in ten thousand begins with the least size, and finds the right one then.

@@ -14,7 +14,7 @@ use crate::{
 
 /// A path is given up after this much silence beyond two round trips.
 ///
-/// The last packet before the path died was answered a round trip later at most, so that death is
+/// The last packet before an outage was answered a round trip later at most, so that the outage is
 /// noticed within 3 RTT + 100 ms even if packets are an RTT and 20 ms apart.
 const SILENCE_BEYOND_RTT: Duration = Duration::from_millis(80);
 
