@@ -49,6 +49,15 @@ struct PacketContext {
     ip_bytes: u16,
 }
 
+/// An authentic packet.
+#[derive(Clone, Copy)]
+struct OpenedPacket<'a> {
+    number: u64,
+    clear: &'a [u8],
+    /// A packet under its keys was accepted before.
+    is_confirmed: bool,
+}
+
 impl Session {
     /// The cost of what was received since the last call.
     pub(crate) fn take_cost(&mut self) -> u64 {
@@ -64,29 +73,7 @@ impl Session {
         packet: &mut [u8],
     ) -> bool {
         let ip_bytes = packet.len() as u64 + u64::from(ip_overhead(meta.remote));
-        let timing = &self.settings.timing;
-        let epoch = self.keys.by_index(header.receiver);
-        let Some(epoch) = epoch.filter(|epoch| epoch.is_usable(now, timing)) else {
-            self.drops.unknown_index += 1;
-            return false;
-        };
-        // A restarted peer counts its packets from zero again.
-        let number = match self
-            .incarnations
-            .is_served(epoch.incarnation, epoch.ours.incarnation)
-        {
-            true => self
-                .receiver
-                .packet_number(header.path, header.packet_number),
-            false => Some(u64::from(header.packet_number)),
-        };
-        let Some(number) = number else {
-            self.drops.replayed += 1;
-            return false;
-        };
-        let Some(clear) = epoch.keys.open(header.path, number, packet) else {
-            epoch.used.on_forged();
-            self.drops.unauthentic += 1;
+        let Some(opened) = self.open_packet(now, header, packet) else {
             return false;
         };
         // Only what is authentic is at the peer's cost: others may know its index.
@@ -94,7 +81,7 @@ impl Session {
             true => cost::PACKET_OF_MANY_PATHS,
             false => cost::PACKET,
         };
-        if !epoch.confirmed && !self.confirm_epoch(now, meta, header) {
+        if !opened.is_confirmed && !self.confirm_epoch(now, meta, header) {
             self.drops.duplicate_key += 1;
             return true;
         }
@@ -102,6 +89,7 @@ impl Session {
             self.drops.malformed += 1;
             return true;
         }
+        let number = opened.number;
         let is_newest = self.receiver.on_packet(header.path, number, meta);
         let path = self.path_of_packet(meta, header.path);
         if let Some(path) = path.and_then(|id| self.paths.get_mut(id)) {
@@ -124,7 +112,53 @@ impl Session {
             number: header.path,
             ip_bytes: u16::try_from(ip_bytes).unwrap_or(u16::MAX),
         };
-        match self.handle_frames(context, clear) {
+        self.handle_clear_text(context, opened);
+        self.report_app_mismatch(now);
+        true
+    }
+
+    /// Opens a packet with the keys that its header names; `None`: it is refused, and counted by reason.
+    fn open_packet<'a>(
+        &mut self,
+        now: Instant,
+        header: DataHeader,
+        packet: &'a mut [u8],
+    ) -> Option<OpenedPacket<'a>> {
+        let timing = &self.settings.timing;
+        let epoch = self.keys.by_index(header.receiver);
+        let Some(epoch) = epoch.filter(|epoch| epoch.is_usable(now, timing)) else {
+            self.drops.unknown_index += 1;
+            return None;
+        };
+        // A restarted peer counts its packets from zero again.
+        let number = match self
+            .incarnations
+            .is_served(epoch.incarnation, epoch.ours.incarnation)
+        {
+            true => self
+                .receiver
+                .packet_number(header.path, header.packet_number),
+            false => Some(u64::from(header.packet_number)),
+        };
+        let Some(number) = number else {
+            self.drops.replayed += 1;
+            return None;
+        };
+        let Some(clear) = epoch.keys.open(header.path, number, packet) else {
+            epoch.used.on_forged();
+            self.drops.unauthentic += 1;
+            return None;
+        };
+        Some(OpenedPacket {
+            number,
+            clear,
+            is_confirmed: epoch.confirmed,
+        })
+    }
+
+    /// Hands the frames of a packet to the components, and has it acknowledged if one of them asks for that.
+    fn handle_clear_text(&mut self, context: PacketContext, opened: OpenedPacket<'_>) {
+        match self.handle_frames(context, opened.clear) {
             Ok(true) => {
                 let path = context.path.and_then(|path| self.paths.get(path));
                 let policy = AckPolicy {
@@ -132,13 +166,11 @@ impl Session {
                     spacing: path.map_or(Duration::ZERO, |path| path.pacer().ack_spacing()),
                 };
                 self.receiver
-                    .on_ack_eliciting(now, header.path, number, policy);
+                    .on_ack_eliciting(context.now, context.number, opened.number, policy);
             }
             Ok(false) => {}
             Err(_) => self.drops.malformed += 1,
         }
-        self.report_app_mismatch(now);
-        true
     }
 
     /// Our path that a packet of the peer's path `number` came over. Where there is none for that path, the driver
