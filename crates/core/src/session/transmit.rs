@@ -14,9 +14,9 @@ use super::{
     mtu::MTU_LEAST,
     path::{Path, TrainContent},
     recovery::{Owner, PacketKind},
-    send_queues::ItemSelection,
+    send_queues::{FrameBuf, ItemSelection},
     sent_frames::SentFrames,
-    tenant::{FirstPacket, GrantKind, SchedulerGrant},
+    tenant::{GrantKind, SchedulerGrant},
     validation::SizedChallenge,
 };
 use crate::{
@@ -69,7 +69,7 @@ impl Batch {
 #[derive(Clone, Copy)]
 enum NextPacket {
     Copy,
-    IpPackets(SchedulerGrant, FirstPacket),
+    IpPackets(SchedulerGrant),
     /// Messages, streams, datagrams and frames of the protocol; without a grant acknowledgements only.
     Frames(Option<SchedulerGrant>),
 }
@@ -201,7 +201,7 @@ impl Session {
         if paced && let Some(transmit) = self.poll_train(now, id, remote, buf, random) {
             return Some(transmit);
         }
-        self.poll_batch(now, id, remote, buf, paced, uplinks)
+        self.poll_batch(now, id, buf, paced, uplinks)
     }
 
     fn poll_response(
@@ -319,7 +319,12 @@ impl Session {
                     coalescing: None,
                     clear_text_max: Path::clear_text_max(payload_max),
                 };
-                self.write_items(now, selection, end, &mut buf.bytes, &mut frames);
+                let mut items = FrameBuf {
+                    out: &mut buf.bytes,
+                    end,
+                    frames: &mut frames,
+                };
+                self.write_items(now, selection, &mut items);
             }
             let eliciting = buf.bytes.len() > head_end;
             content.packets_with_data += u32::from(eliciting);
@@ -355,12 +360,12 @@ impl Session {
         &mut self,
         now: Instant,
         id: PathId,
-        remote: SocketAddr,
         buf: &mut TransmitBuf,
         paced: bool,
         uplinks: &mut Uplinks,
     ) -> Option<Transmit> {
         let path = self.paths.get(id)?;
+        let remote = path.remote()?;
         // While others have the uplink nothing is due.
         let uplink_free = uplinks.next(path.socket());
         let due = path.pacer().due(now).max(uplink_free).min(now);
@@ -423,9 +428,9 @@ impl Session {
             return is_first.then_some(NextPacket::Copy);
         }
         if let Some(grant) = grant
-            && let GrantKind::IpPackets(first) = grant.kind
+            && matches!(grant.kind, GrantKind::IpPackets(_))
         {
-            return Some(NextPacket::IpPackets(grant, first));
+            return Some(NextPacket::IpPackets(grant));
         }
         let is_last = !is_first && batch.segment < batch.payload_max;
         (!is_last).then_some(NextPacket::Frames(grant))
@@ -444,12 +449,12 @@ impl Session {
         let start = buf.bytes.len();
         let packet = match next {
             NextPacket::Copy => return self.write_copy(now, id, buf),
-            NextPacket::IpPackets(grant, first) => {
+            NextPacket::IpPackets(grant) => {
                 let limit = match batch.segments {
                     0 => batch.payload_max,
                     _ => batch.segment,
                 };
-                self.write_ip_packets(now, id, grant, first, limit, buf)?
+                self.write_ip_packets(now, id, grant, limit, buf)?
             }
             NextPacket::Frames(grant) => {
                 let packet = self.write_packet(now, id, batch.payload_max, grant, buf);

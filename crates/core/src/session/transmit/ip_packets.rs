@@ -10,8 +10,9 @@ use crate::{
         Session,
         path::Path,
         recovery::{Owner, PacketKind},
+        send_queues::FrameBuf,
         sent_frames::{SentFrame, SentFrames},
-        tenant::{FirstPacket, SchedulerGrant},
+        tenant::{FirstPacket, GrantKind, SchedulerGrant},
     },
     wire::{Frame, TAG_LEN, VARINT_MAX},
 };
@@ -38,10 +39,12 @@ impl Session {
         now: Instant,
         id: PathId,
         grant: SchedulerGrant,
-        first: FirstPacket,
         limit: usize,
         buf: &mut TransmitBuf,
     ) -> Option<Packet> {
+        let GrantKind::IpPackets(first) = grant.kind else {
+            return None;
+        };
         let path = self.paths.get(id)?;
         let ip_overhead = u64::from(path.ip_overhead());
         let whole = path.udp_payload_max();
@@ -64,7 +67,12 @@ impl Session {
         }
         let mut frames = SentFrames::default();
         let acks_end = end - first_frame.len;
-        self.write_acks(now, id, true, acks_end, &mut buf.bytes, &mut frames);
+        let mut acks = FrameBuf {
+            out: &mut buf.bytes,
+            end: acks_end,
+            frames: &mut frames,
+        };
+        self.write_acks(now, id, true, &mut acks);
         self.unknown_tenants.write(now, acks_end, &mut buf.bytes);
         self.prefix_mismatches.write(acks_end, &mut buf.bytes);
         let mut next = match first_frame.is_part {

@@ -95,7 +95,12 @@ impl Session {
         let mut frames = self.write_passengers(now, id, packet, grant.is_some(), &mut buf.bytes);
         let acks_end = buf.bytes.len();
         if let Some(grant) = grant {
-            self.write_granted(now, id, packet, grant, &mut buf.bytes, &mut frames);
+            let mut granted = FrameBuf {
+                out: &mut buf.bytes,
+                end: packet.items_end(),
+                frames: &mut frames,
+            };
+            self.write_granted(now, id, packet, grant, &mut granted);
             if buf.bytes.len() > acks_end {
                 let share = self.settings.probe_share;
                 self.paths.get_mut(id)?.on_data(now, share);
@@ -141,8 +146,12 @@ impl Session {
         out: &mut Vec<u8>,
     ) -> SentFrames {
         let mut acks = SentFrames::default();
-        let passengers_end = packet.passengers_end();
-        self.write_acks(now, id, data_waits, passengers_end, out, &mut acks);
+        let mut buf = FrameBuf {
+            out: &mut *out,
+            end: packet.passengers_end(),
+            frames: &mut acks,
+        };
+        self.write_acks(now, id, data_waits, &mut buf);
         // Any other frame behind the head of an aggregate would be its content.
         if packet.aggregate.is_none() {
             self.unknown_tenants.write(now, packet.end, out);
@@ -163,12 +172,12 @@ impl Session {
         id: PathId,
         packet: OpenPacket,
         grant: SchedulerGrant,
-        out: &mut Vec<u8>,
-        frames: &mut SentFrames,
+        buf: &mut FrameBuf<'_>,
     ) {
         // Control frames are small and should arrive soon.
         if grant.tenant == TenantId::ZERO && self.paths.fastest() == Some(id) {
-            self.write_control(now, packet.passengers_end(), out, frames);
+            let end = packet.passengers_end();
+            self.write_control(now, end, buf.out, buf.frames);
         }
         if grant.kind == GrantKind::Items {
             let selection = ItemSelection {
@@ -177,7 +186,7 @@ impl Session {
                 coalescing: packet.aggregate.map(|aggregate| aggregate.class),
                 clear_text_max: Path::clear_text_max(packet.payload_max),
             };
-            self.write_items(now, selection, packet.items_end(), out, frames);
+            self.write_items(now, selection, buf);
         }
     }
 
@@ -205,31 +214,30 @@ impl Session {
     }
 
     /// Appends acknowledgements that are due, or that may as well travel with data, and reports that
-    /// are due. `acks`: gets what they acknowledge.
+    /// are due.
     pub(super) fn write_acks(
         &mut self,
         now: Instant,
         id: PathId,
         data_waits: bool,
-        end: usize,
-        out: &mut Vec<u8>,
-        acks: &mut SentFrames,
+        buf: &mut FrameBuf<'_>,
     ) {
         for path in self.receiver.acks_wanted(now, data_waits) {
             if self.path_for_acks(path) == Some(id)
-                && let Some(largest) = self.receiver.write_ack(now, path, end, out)
+                && let Some(largest) = self.receiver.write_ack(now, path, buf.end, buf.out)
             {
-                acks.push(SentFrame::Ack { path, largest });
+                buf.frames.push(SentFrame::Ack { path, largest });
             }
         }
         for path in self.receiver.train_reports_due(now) {
             if self.path_for_acks(path) == Some(id) {
-                self.receiver.write_train_report(now, path, end, out);
+                self.receiver
+                    .write_train_report(now, path, buf.end, buf.out);
             }
         }
         for path in self.receiver.feedback_due(now) {
             if self.path_for_acks(path) == Some(id) {
-                self.receiver.write_feedback(now, path, end, out);
+                self.receiver.write_feedback(now, path, buf.end, buf.out);
             }
         }
     }
@@ -308,15 +316,9 @@ impl Session {
         &mut self,
         now: Instant,
         selection: ItemSelection,
-        end: usize,
-        out: &mut Vec<u8>,
-        frames: &mut SentFrames,
+        buf: &mut FrameBuf<'_>,
     ) {
-        let mut buf = FrameBuf { out, end, frames };
-        let written = self
-            .scheduler
-            .queues_mut()
-            .write_items(now, selection, &mut buf);
+        let written = self.scheduler.queues_mut().write_items(now, selection, buf);
         if let Some(path) = self.paths.get_mut(selection.path) {
             path.on_retransmitted(written.retransmitted_bytes);
         }
