@@ -27,10 +27,16 @@ use rand_chacha::ChaCha20Rng;
 use rand_core::{RngCore, SeedableRng};
 
 use self::{
-    handshake_load::HandshakeLoad, handshake_queue::HandshakeQueue,
-    handshake_seeds::HandshakeSeeds, peer_addresses::PeerAddresses, peer_reports::PeerReports,
-    replies::Replies, response_cache::ResponseCache, stranger_overflows::StrangerOverflows,
-    turns::Turns, wrong_key::WrongKeys,
+    handshake_load::HandshakeLoad,
+    handshake_queue::HandshakeQueue,
+    handshake_seeds::HandshakeSeeds,
+    peer_addresses::PeerAddresses,
+    peer_reports::PeerReports,
+    replies::{Replies, UnpacedPacket},
+    response_cache::ResponseCache,
+    stranger_overflows::StrangerOverflows,
+    turns::Turns,
+    wrong_key::WrongKeys,
 };
 use crate::{
     config::{AggregationConfig, AppConfig, EndpointConfig, PathConfig, PeerConfig, SchedulerKind},
@@ -74,7 +80,7 @@ pub struct Endpoint {
     by_index: BTreeMap<u32, PeerId>,
     next_peer: u32,
     /// Handshake packets to peers.
-    outbox: VecDeque<(SocketId, SocketAddr, Vec<u8>)>,
+    outbox: VecDeque<UnpacedPacket>,
     /// Answers to strangers.
     replies: Replies,
     spare: Vec<Vec<u8>>,
@@ -165,7 +171,13 @@ impl Endpoint {
         let Some(mut session) = self.peers.remove(&peer) else {
             return;
         };
-        self.outbox.extend(session.close_packets(now));
+        let packets = session.close_packets(now).into_iter();
+        self.outbox
+            .extend(packets.map(|(socket, remote, bytes)| UnpacedPacket {
+                socket,
+                remote,
+                bytes,
+            }));
         session.abandon(now);
         self.events.append(&mut session.events);
         self.by_key.remove(&session.public_key);
@@ -830,24 +842,25 @@ impl Endpoint {
         for index in session.retired.drain(..) {
             self.by_index.remove(&index);
         }
-        if let Some((socket, remote, packet)) = session.poll_refusal() {
-            self.send_beside_pacer(now, id, socket, remote, packet);
+        if let Some((socket, remote, bytes)) = session.poll_refusal() {
+            let packet = UnpacedPacket {
+                socket,
+                remote,
+                bytes,
+            };
+            self.send_beside_pacer(now, id, packet);
         }
         (is_authentic, cost)
     }
 }
 
 /// A packet that leaves beside the pacers.
-fn unpaced(
-    now: Instant,
-    (socket, remote, packet): (SocketId, SocketAddr, Vec<u8>),
-    buf: &mut TransmitBuf,
-) -> Transmit {
-    let len = packet.len();
-    buf.bytes = packet;
+fn unpaced(now: Instant, packet: UnpacedPacket, buf: &mut TransmitBuf) -> Transmit {
+    let len = packet.bytes.len();
+    buf.bytes = packet.bytes;
     Transmit {
-        socket,
-        remote,
+        socket: packet.socket,
+        remote: packet.remote,
         len,
         segment_size: len,
         ecn: 0,

@@ -133,15 +133,20 @@ impl NetworkQueues {
 
     /// The oldest of the network whose turn it is.
     fn pop(&mut self) -> Option<WaitingInitiation> {
-        let after = |last: IpAddr| {
+        let network = self.next_network()?;
+        self.last = Some(network);
+        self.pop_of(network)
+    }
+
+    /// The network behind the one that had the last turn.
+    fn next_network(&self) -> Option<IpAddr> {
+        let after = |last| {
             let later = (std::ops::Bound::Excluded(last), std::ops::Bound::Unbounded);
             self.by_network.range(later).next()
         };
         let next = self.last.and_then(after);
         let next = next.or_else(|| self.by_network.first_key_value());
-        let network = *next?.0;
-        self.last = Some(network);
-        self.pop_of(network)
+        next.map(|(network, _)| *network)
     }
 
     fn pop_of(&mut self, network: IpAddr) -> Option<WaitingInitiation> {

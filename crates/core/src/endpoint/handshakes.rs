@@ -13,6 +13,7 @@ use super::{
     handshake_load::{Admission, InitiationUnderLoad, SourceClass},
     handshake_queue::WaitingInitiation,
     peer_reports::Sender,
+    replies::UnpacedPacket,
 };
 use crate::{
     config::Cipher,
@@ -40,6 +41,15 @@ struct NewEpoch {
     ours: Offer,
     aes: bool,
     initiator: bool,
+}
+
+/// An initiation of ours that a peer has answered.
+#[derive(Clone, Copy)]
+struct AnsweredInitiation {
+    peer: PeerId,
+    /// Our index of the session.
+    index: u32,
+    offer: Offer,
 }
 
 impl Endpoint {
@@ -153,7 +163,7 @@ impl Endpoint {
             session.on_handshake_received(now, meta, packet.len());
         }
         self.stats.answered_copies += 1;
-        self.debit(now, id, source, response.len());
+        self.debit(now, id, meta.socket, meta.remote, response.len());
         self.push_out(meta.socket, meta.remote, response);
         true
     }
@@ -232,7 +242,7 @@ impl Endpoint {
         let source = (meta.socket, meta.remote);
         self.response_cache
             .on_answered(now, id, source, packet, &response);
-        self.debit(now, id, source, response.len());
+        self.debit(now, id, meta.socket, meta.remote, response.len());
         self.push_out(meta.socket, meta.remote, response);
     }
 
@@ -266,9 +276,16 @@ impl Endpoint {
             }
             return;
         };
-        let ours = pending.offer;
+        let offer = pending.offer;
         match pending.initiation.finish(packet) {
-            Ok(agreed) => self.on_response(now, meta, id, header.receiver, ours, &agreed),
+            Ok(agreed) => {
+                let answered = AnsweredInitiation {
+                    peer: id,
+                    index: header.receiver,
+                    offer,
+                };
+                self.on_response(now, meta, answered, &agreed);
+            }
             Err(initiation) => {
                 session.drops.unauthentic += 1;
                 session.handshake.pending = Some(Pending {
@@ -280,16 +297,19 @@ impl Endpoint {
         }
     }
 
-    /// A peer has answered our initiation, which named `ours`.
+    /// A peer has answered our initiation.
     fn on_response(
         &mut self,
         now: Instant,
         meta: DatagramMeta,
-        id: PeerId,
-        index: u32,
-        ours: Offer,
+        answered: AnsweredInitiation,
         agreed: &Agreed,
     ) {
+        let AnsweredInitiation {
+            peer: id,
+            index,
+            offer: ours,
+        } = answered;
         let confirmed = ConfirmedEpoch {
             incarnation: agreed.payload.incarnation,
             ours,
@@ -369,7 +389,11 @@ impl Endpoint {
         self.report_mismatch(now, sender, meta.remote, Versions::only(header.version));
         if let Some(reply) = version_reply(&self.mac_keys, packet, header.sender) {
             debug_assert!(reply.len() < packet.len(), "a reply amplifies nothing");
-            let sent = self.replies.push(meta.socket, meta.remote, reply);
+            let sent = self.replies.push(UnpacedPacket {
+                socket: meta.socket,
+                remote: meta.remote,
+                bytes: reply,
+            });
             self.stats.sent_version_replies += u64::from(sent);
             self.drops.rate_limited += u64::from(!sent);
         }
@@ -440,7 +464,7 @@ impl Endpoint {
         nanos(self.config.unix_time_at_zero).saturating_add(now.as_nanos())
     }
 
-    /// Sends an initiation over every path: a dead first one must not block the start.
+    /// Sends an initiation over every path: a first one that is down must not block the start.
     pub(super) fn begin_handshake(&mut self, now: Instant, id: PeerId) {
         let seed = self.draw_seed();
         let index = self.draw_index();
@@ -448,7 +472,7 @@ impl Endpoint {
         let next = self.last_timestamp.saturating_add(1);
         self.last_timestamp = self.unix_nanos(now).max(next);
         let timing = self.config.timing;
-        let Some(session) = self.peers.get_mut(&id) else {
+        let Some(session) = self.peers.get(&id) else {
             return;
         };
         let remotes = match session.answers_only {
@@ -456,44 +480,18 @@ impl Endpoint {
             false => session.remotes(),
         };
         if remotes.is_empty() {
-            // It must come to us. An earlier handshake is not waited for any longer, nor its secrets kept. Peers of one
-            // start are looked at apart.
-            let handshake = &mut session.handshake;
-            handshake.next_at = Some(now + timing.handshake_retry_max + jitter);
-            if let Some(old) = handshake.pending.take() {
-                self.by_index.remove(&old.local_index);
-            }
+            // It must come to us. Peers of one start are looked at apart.
+            self.postpone_handshake(id, now + timing.handshake_retry_max + jitter);
             return;
         }
-        let public_key = session.public_key;
-        let ours = Offer {
-            incarnation: session.incarnations.for_initiation(&mut self.random),
-            credit: session.credit_for_handshake(),
-        };
-        let payload = HandshakePayload {
-            ciphers: u8::from(self.config.cipher == Cipher::Aes256Gcm),
-            timestamp: self.last_timestamp,
-            features: Features::SUPPORTED,
-            incarnation: ours.incarnation,
-            credit: ours.credit,
-        };
-        let key = &self.config.private_key;
-        let initiation = Initiation::new(
-            key,
-            &public_key,
-            session.preshared_key.as_bytes(),
-            index,
-            &payload,
-            seed,
-        );
-        let handshake = &mut session.handshake;
-        let Some(initiation) = initiation else {
-            handshake.next_at = Some(now + timing.handshake_retry_max);
-            if let Some(old) = handshake.pending.take() {
-                self.by_index.remove(&old.local_index);
-            }
+        let Some(pending) = self.new_initiation(id, index, seed) else {
+            self.postpone_handshake(id, now + timing.handshake_retry_max);
             return;
         };
+        let Some(session) = self.peers.get_mut(&id) else {
+            return;
+        };
+        let handshake = &mut session.handshake;
         if handshake.attempts > 0 {
             let remotes = remotes.iter().map(|(_, remote)| *remote).collect();
             session.events.push_back(Event::HandshakeUnanswered {
@@ -505,22 +503,59 @@ impl Endpoint {
         let wait = timing.handshake_retry * (1 << handshake.attempts.min(10));
         handshake.next_at = Some(now + wait.min(timing.handshake_retry_max) + jitter);
         handshake.attempts += 1;
-        let mut packet = initiation.body.clone();
+        let mut packet = pending.initiation.body.clone();
         handshake
             .mac_keys
             .append(now, &mut packet, &mut handshake.cookie);
-        if let Some(old) = handshake.pending.replace(Pending {
-            initiation,
-            local_index: index,
-            offer: ours,
-        }) {
+        if let Some(old) = handshake.pending.replace(pending) {
             self.by_index.remove(&old.local_index);
         }
         self.by_index.insert(index, id);
         for (socket, remote) in remotes {
-            self.debit(now, id, (socket, remote), packet.len());
+            self.debit(now, id, socket, remote, packet.len());
             self.push_out(socket, remote, packet.clone());
         }
+    }
+
+    /// The next handshake of a peer begins at `next_at`. An earlier one is not waited for any longer, nor its
+    /// secrets kept.
+    fn postpone_handshake(&mut self, id: PeerId, next_at: Instant) {
+        let Some(session) = self.peers.get_mut(&id) else {
+            return;
+        };
+        session.handshake.next_at = Some(next_at);
+        if let Some(old) = session.handshake.pending.take() {
+            self.by_index.remove(&old.local_index);
+        }
+    }
+
+    /// An initiation for a peer, of the time in `last_timestamp`. `None`: the peer's public key allows none.
+    fn new_initiation(&mut self, id: PeerId, index: u32, seed: [u8; 32]) -> Option<Pending> {
+        let session = self.peers.get_mut(&id)?;
+        let offer = Offer {
+            incarnation: session.incarnations.for_initiation(&mut self.random),
+            credit: session.credit_for_handshake(),
+        };
+        let payload = HandshakePayload {
+            ciphers: u8::from(self.config.cipher == Cipher::Aes256Gcm),
+            timestamp: self.last_timestamp,
+            features: Features::SUPPORTED,
+            incarnation: offer.incarnation,
+            credit: offer.credit,
+        };
+        let initiation = Initiation::new(
+            &self.config.private_key,
+            &session.public_key,
+            session.preshared_key.as_bytes(),
+            index,
+            &payload,
+            seed,
+        )?;
+        Some(Pending {
+            initiation,
+            local_index: index,
+            offer,
+        })
     }
 
     /// A handshake packet leaves beside the pacer, which pays for it like for all others.
@@ -528,7 +563,8 @@ impl Endpoint {
         &mut self,
         now: Instant,
         id: PeerId,
-        (socket, remote): (SocketId, SocketAddr),
+        socket: SocketId,
+        remote: SocketAddr,
         len: usize,
     ) {
         if let Some(session) = self.peers.get_mut(&id) {
@@ -537,17 +573,10 @@ impl Endpoint {
     }
 
     /// Answers a gateway that is not served. Its path's pacer pays without being asked.
-    pub(super) fn send_beside_pacer(
-        &mut self,
-        now: Instant,
-        id: PeerId,
-        socket: SocketId,
-        remote: SocketAddr,
-        packet: Vec<u8>,
-    ) {
-        let len = packet.len();
-        match self.replies.push(socket, remote, packet) {
-            true => self.debit(now, id, (socket, remote), len),
+    pub(super) fn send_beside_pacer(&mut self, now: Instant, id: PeerId, packet: UnpacedPacket) {
+        let (socket, remote, len) = (packet.socket, packet.remote, packet.bytes.len());
+        match self.replies.push(packet) {
+            true => self.debit(now, id, socket, remote, len),
             false => self.drops.rate_limited += 1,
         }
     }
@@ -601,7 +630,11 @@ impl Endpoint {
             &mut self.random,
         );
         if let Some(reply) = reply {
-            let sent = self.replies.push(meta.socket, meta.remote, reply);
+            let sent = self.replies.push(UnpacedPacket {
+                socket: meta.socket,
+                remote: meta.remote,
+                bytes: reply,
+            });
             self.stats.sent_cookies += u64::from(sent);
             self.drops.rate_limited += u64::from(!sent);
         }
@@ -609,7 +642,11 @@ impl Endpoint {
 
     fn push_out(&mut self, socket: SocketId, remote: SocketAddr, packet: Vec<u8>) {
         if self.outbox.len() < OUTBOX_MAX {
-            self.outbox.push_back((socket, remote, packet));
+            self.outbox.push_back(UnpacedPacket {
+                socket,
+                remote,
+                bytes: packet,
+            });
         } else {
             self.drops.rate_limited += 1;
         }

@@ -13,12 +13,17 @@ const WITHOUT_A_LOOK: u32 = 16;
 /// Batches of peers for each reply while they always have something to send.
 const BATCHES_PER_REPLY: u32 = 8;
 
-type Reply = (SocketId, SocketAddr, Vec<u8>);
+/// A packet that leaves beside the pacers.
+pub(super) struct UnpacedPacket {
+    pub(super) socket: SocketId,
+    pub(super) remote: SocketAddr,
+    pub(super) bytes: Vec<u8>,
+}
 
 /// Cookie and version replies.
 #[derive(Default)]
 pub(super) struct Replies {
-    waiting: VecDeque<Reply>,
+    waiting: VecDeque<UnpacedPacket>,
     /// Replies that may leave before the peers are asked again.
     allowed: u32,
     batches: u32,
@@ -26,10 +31,10 @@ pub(super) struct Replies {
 
 impl Replies {
     /// Whether there was room.
-    pub(super) fn push(&mut self, socket: SocketId, remote: SocketAddr, packet: Vec<u8>) -> bool {
+    pub(super) fn push(&mut self, packet: UnpacedPacket) -> bool {
         let has_room = self.waiting.len() < WAITING_MAX;
         if has_room {
-            self.waiting.push_back((socket, remote, packet));
+            self.waiting.push_back(packet);
         }
         has_room
     }
@@ -39,13 +44,13 @@ impl Replies {
     }
 
     /// A reply that leaves before the peers are asked for packets.
-    pub(super) fn poll_before_peers(&mut self) -> Option<Reply> {
+    pub(super) fn poll_before_peers(&mut self) -> Option<UnpacedPacket> {
         self.allowed = self.allowed.checked_sub(1)?;
         self.waiting.pop_front()
     }
 
     /// The peers have nothing to send.
-    pub(super) fn poll_behind_peers(&mut self) -> Option<Reply> {
+    pub(super) fn poll_behind_peers(&mut self) -> Option<UnpacedPacket> {
         self.batches = 0;
         let reply = self.waiting.pop_front()?;
         self.allowed = WITHOUT_A_LOOK - 1;
