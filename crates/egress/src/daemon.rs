@@ -54,6 +54,16 @@ use crate::{
     },
 };
 
+/// What the event loop has to do after its descriptors were read.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wakeup {
+    stop: bool,
+    reload: bool,
+    /// A descriptor of forwarding is ready.
+    forwarding: bool,
+    links: bool,
+}
+
 /// What distinguishes a border router from a server.
 pub trait Role {
     type Config: Send + 'static;
@@ -322,72 +332,80 @@ impl<R: Role> Daemon<R> {
         loop {
             let timeout = self.poll_timeout().map(|due| due - now());
             self.epoll.wait(&mut ready, timeout).context("epoll")?;
-            let mut stop = false;
-            let mut tend = false;
-            let mut links = false;
-            let mut reload = false;
-            for event in ready.iter() {
-                match event.token {
-                    TRIGGER => {
-                        self.trigger.waker.reset();
-                        stop |= self.trigger.stop.load(Ordering::Acquire);
-                        reload |= self.trigger.reload.swap(false, Ordering::AcqRel);
-                    }
-                    SIGNALS => {
-                        while let Some(Ok(Some(signal))) = signals.as_mut().map(Signals::take) {
-                            stop |= signal == Signal::Stop;
-                            reload |= signal == Signal::Reload;
-                        }
-                    }
-                    FORWARDING => tend = true,
-                    LINKS => links = true,
-                    CONTROL => {
-                        if let Some(socket) = &self.control {
-                            socket.accept();
-                        }
-                    }
-                    number => {
-                        if let Some(token) = Token::of(number) {
-                            let inputs = &mut self.inputs;
-                            self.connections.on_ready(
-                                token,
-                                event.readable,
-                                event.writable,
-                                &mut |input| inputs.push_back(input),
-                            );
-                            // The speaker must answer before the next connection is accepted.
-                            self.take_inputs();
-                        }
-                    }
-                }
-            }
-            if stop {
+            let wakeup = self.on_ready(&ready, signals.as_mut());
+            if wakeup.stop {
                 break;
             }
             // Nexthop objects may be reported gone before the link is reported down.
-            if links || tend {
+            if wakeup.links || wakeup.forwarding {
                 self.follow_links();
             }
             self.turn();
-            if reload {
+            if wakeup.reload {
                 self.reload(Vec::new());
             }
             self.finish_reload();
             self.answer();
             // After the neighbours' input, which is urgent.
             let due = self.forwarding.poll_timeout();
-            if tend || due.is_some_and(|due| due <= now()) {
-                let errors = self.forwarding.tend(now());
-                self.report_errors(&errors);
-                self.report_decisions();
-                self.handle_next_hops();
-                if !self.inputs.is_empty() {
-                    self.turn();
-                }
+            if wakeup.forwarding || due.is_some_and(|due| due <= now()) {
+                self.tend_forwarding();
             }
         }
         self.end();
         Ok(())
+    }
+
+    /// Takes what the ready descriptors have for the speaker; the rest is left to the caller.
+    fn on_ready(&mut self, ready: &ReadyList, mut signals: Option<&mut Signals>) -> Wakeup {
+        let mut wakeup = Wakeup::default();
+        for event in ready.iter() {
+            match event.token {
+                TRIGGER => {
+                    self.trigger.waker.reset();
+                    wakeup.stop |= self.trigger.stop.load(Ordering::Acquire);
+                    wakeup.reload |= self.trigger.reload.swap(false, Ordering::AcqRel);
+                }
+                SIGNALS => {
+                    while let Some(Ok(Some(signal))) = signals.as_mut().map(|s| s.take()) {
+                        wakeup.stop |= signal == Signal::Stop;
+                        wakeup.reload |= signal == Signal::Reload;
+                    }
+                }
+                FORWARDING => wakeup.forwarding = true,
+                LINKS => wakeup.links = true,
+                CONTROL => {
+                    if let Some(socket) = &self.control {
+                        socket.accept();
+                    }
+                }
+                number => {
+                    if let Some(token) = Token::of(number) {
+                        let inputs = &mut self.inputs;
+                        self.connections.on_ready(
+                            token,
+                            event.readable,
+                            event.writable,
+                            &mut |input| inputs.push_back(input),
+                        );
+                        // The speaker must answer before the next connection is accepted.
+                        self.take_inputs();
+                    }
+                }
+            }
+        }
+        wakeup
+    }
+
+    /// Lets forwarding do what is due, and reports and announces what follows.
+    fn tend_forwarding(&mut self) {
+        let errors = self.forwarding.tend(now());
+        self.report_errors(&errors);
+        self.report_decisions();
+        self.handle_next_hops();
+        if !self.inputs.is_empty() {
+            self.turn();
+        }
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

@@ -495,18 +495,8 @@ impl Active {
                     new.reassembly_bytes_max = peer.reassembly_max;
                     // Who joins has ended or asks again.
                     new.answers_only = peer.origin == PeerOrigin::Invitation;
-                    let apps = config.apps.iter().enumerate();
-                    let apps = apps
-                        .filter(|(_, app)| app.peer == index)
-                        .map(|(number, app)| {
-                            let number = AppIndex(number);
-                            NewApp {
-                                name: app.name.to_string(),
-                                config: app_config(config, number, preferences, &self.path_ids),
-                                has_forward: config.forward_of(number).is_some(),
-                            }
-                        });
-                    (data.add_peer(new, apps.collect())?, false)
+                    let apps = self.new_apps(config, index, preferences);
+                    (data.add_peer(new, apps)?, false)
                 }
             };
             if changed {
@@ -533,6 +523,21 @@ impl Active {
             data.send(Command::RemoveApp { app })?;
         }
         Ok(removed)
+    }
+
+    /// The applications of a peer that is added.
+    fn new_apps(&self, config: &Config, peer: PeerIndex, preferences: &Preferences) -> Vec<NewApp> {
+        let apps = config.apps.iter().enumerate();
+        let apps = apps.filter(|(_, app)| app.peer == peer);
+        let new = apps.map(|(number, app)| {
+            let number = AppIndex(number);
+            NewApp {
+                name: app.name.to_string(),
+                config: app_config(config, number, preferences, &self.path_ids),
+                has_forward: config.forward_of(number).is_some(),
+            }
+        });
+        new.collect()
     }
 
     fn path_configs(&self, config: &Config, peer: PeerIndex, mtu: &[u16]) -> Vec<PathConfig> {

@@ -30,6 +30,7 @@ use keiro_units::Probability;
 
 use self::figures::{
     aggregation, forward, listeners, path_state, summary, tcp_forward, tcp_listeners,
+    with_local_figures,
 };
 use crate::{
     active::app_id,
@@ -569,38 +570,28 @@ impl<'a> View<'a> {
             predicted_delay: expected
                 .and_then(|expected| expected.predicted_seconds())
                 .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
-            refused_messages: counted.refused_messages + figures.refused_here,
-            received_messages: counted.received_messages + figures.received_packets,
-            received_bytes: counted.received_bytes + figures.received_packet_bytes,
             queued_bytes: waiting_path.map_or(0, |path| path.stats.queued_bytes),
-            senders: figures.senders,
-            receivers: figures.receivers,
-            ..counted
+            ..with_local_figures(counted, &figures)
         };
+        let last_path = match path {
+            Some(_) => None,
+            None => self.last_path(name, place),
+        };
+        let needs = gateway.planning.loss_needs.get(index);
+        let excess = path.and_then(|path| self.input.excess_loss(index, path));
         let (used, _) = workload_of(app, self.input.workloads.get(&index).copied());
         AppSnapshot {
             name: name.to_owned(),
             class: app.class,
             peer: config[app.peer].name.to_string(),
             path: path.map(|path| config[path].name.to_string()),
-            last_path: match path {
-                Some(_) => None,
-                None => self
-                    .last_path(name, place)
-                    .map(|path| config[path].name.to_string()),
-            },
+            last_path: last_path.map(|path| config[path].name.to_string()),
             assigned_by: self.assigned_by(path, planned),
             only_packets: gateway.has_only_packets(index),
             stats: Stats(stats),
             lifetime_seconds: app.lifetime.map(|lifetime| lifetime.as_secs_f64()),
-            loss_tolerance_ratio: gateway
-                .planning
-                .loss_needs
-                .get(index)
-                .map(|need| need.tolerance.get()),
-            excess_loss: path
-                .and_then(|path| self.input.excess_loss(index, path))
-                .map(excess_loss),
+            loss_tolerance_ratio: needs.map(|need| need.tolerance.get()),
+            excess_loss: excess.map(excess_loss),
             workload: live.and_then(|live| self.workload_seen(app.class, live)),
             length_bytes: Some(used.length.get() as f64),
             interval_seconds: Some(used.interval.as_secs_f64()),

@@ -303,21 +303,7 @@ impl StatusTable {
                 peer,
                 remote,
                 behind,
-            } => {
-                let peer = name(*peer)?;
-                let (remote, behind_seconds) = (remote.to_string(), behind.as_secs_f64());
-                let status = self.peers.get_mut(&peer);
-                if let Some(status) = status.filter(|status| !status.up) {
-                    let why = clock_behind(&remote, behind_seconds);
-                    status.why = why.clone();
-                    status.cause = Some((at, why));
-                }
-                Some(EventKind::ClockBehind {
-                    peer,
-                    remote,
-                    behind_seconds,
-                })
-            }
+            } => Some(self.on_clock_behind(at, name(*peer)?, *remote, *behind)),
             core::Event::DuplicateKey {
                 peer,
                 served,
@@ -350,18 +336,40 @@ impl StatusTable {
                 configured_peer: active.configured_peer(*app).map(str::to_owned),
                 configured_class: active.configured_class(*app).map(class_of),
             }),
-            core::Event::KeyChanged { peer } => {
-                let peer = name(*peer)?;
-                let status = self.peers.get_mut(&peer);
-                let key_changes = status.map_or(0, |status| {
-                    status.key_changes += 1;
-                    status.handshakes_started += 1;
-                    status.key_changes
-                });
-                Some(EventKind::KeyChanged { peer, key_changes })
-            }
+            core::Event::KeyChanged { peer } => Some(self.on_key_changed(name(*peer)?)),
             _ => None,
         }
+    }
+
+    fn on_clock_behind(
+        &mut self,
+        at: Instant,
+        peer: String,
+        remote: SocketAddr,
+        behind: Duration,
+    ) -> EventKind {
+        let (remote, behind_seconds) = (remote.to_string(), behind.as_secs_f64());
+        let status = self.peers.get_mut(&peer);
+        if let Some(status) = status.filter(|status| !status.up) {
+            let why = clock_behind(&remote, behind_seconds);
+            status.why = why.clone();
+            status.cause = Some((at, why));
+        }
+        EventKind::ClockBehind {
+            peer,
+            remote,
+            behind_seconds,
+        }
+    }
+
+    fn on_key_changed(&mut self, peer: String) -> EventKind {
+        let status = self.peers.get_mut(&peer);
+        let key_changes = status.map_or(0, |status| {
+            status.key_changes += 1;
+            status.handshakes_started += 1;
+            status.key_changes
+        });
+        EventKind::KeyChanged { peer, key_changes }
     }
 
     fn on_path_event(

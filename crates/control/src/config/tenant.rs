@@ -252,6 +252,22 @@ pub(super) struct TenantSpans {
     apps: Vec<(Range<usize>, AppIndex, Option<PeerIndex>)>,
 }
 
+impl TenantSpans {
+    /// Those of the table itself; peers and applications follow.
+    fn of(fields: &TableReader<'_, '_>) -> Self {
+        Self {
+            id: fields.span_of("id"),
+            device: fields.span_of("device"),
+            table: fields.span_of("table"),
+            interfaces: fields.span_of("interfaces"),
+            own: fields.span_of("prefixes"),
+            routes: fields.span_of("routes"),
+            peers: Vec::new(),
+            apps: Vec::new(),
+        }
+    }
+}
+
 const CONTROLLERS: &[(&str, TenantController)] = &[
     ("keiro", TenantController::Keiro),
     ("i2vfc", TenantController::I2vfc),
@@ -329,46 +345,25 @@ impl Reader<'_> {
         let controller = fields.optional(r, "controller", |v| choice(v, CONTROLLERS));
         let when_stopped = fields.optional(r, "when_stopped", |v| choice(v, WHEN_STOPPED));
         let device = fields.optional(r, "device", own_device);
-        let device_at = fields.span_of("device");
         let device_queues = fields.optional(r, "device_queues", device_queues);
         let addresses = fields.optional(r, "addresses", addresses);
         let mtu = fields.optional(r, "mtu", |v| in_range(v, MTU[0], MTU[1]));
         let table = fields.optional(r, "table", routing_table);
-        let table_at = fields.span_of("table");
         let interfaces = fields.optional(r, "interfaces", interfaces);
-        let interfaces_at = fields.span_of("interfaces");
         let example = "[\"10.1.0.0/16\"], the networks behind this gateway";
-        let own_at = fields.span_of("prefixes");
         let own = fields.required(r, "prefixes", example, prefixes);
-        let routes_at = fields.span_of("routes");
         let routes = fields.optional(r, "routes", prefixes);
         let queue = fields.optional(r, "queue", |v| in_range(v, QUEUE[0], QUEUE[1]));
         let peer_tables = fields.raw("peer");
-        let at = fields.span_of("id");
+        let mut spans = TenantSpans::of(&fields);
         let rules = self.entries(&mut fields, "rule", "[[tenant.NAME.rule]]", left);
         fields.refuse_unknown_keys(&mut self.report);
-        if let (Some(found), None) = (&interfaces, &table)
-            && !found.value.is_empty()
-        {
-            let message = "interfaces: without a table of its own the tenant shares the main one";
-            let hint = "add table = 101, or remove interfaces";
-            self.report.add(&found.at, message, hint);
+        if table.is_none() {
+            self.refuse_interfaces_without_table(interfaces.as_ref());
         }
-        let mut spans = TenantSpans {
-            id: id.as_ref().map_or(at.clone(), |id| id.at.clone()),
-            device: device_at,
-            table: table_at,
-            interfaces: interfaces_at,
-            own: own_at,
-            routes: routes_at,
-            peers: Vec::new(),
-            apps: Vec::new(),
-        };
         let tenant_peers = self.tenant_peers(&name, peer_tables, names, left, &mut spans);
-        if peer_tables.is_none() && !self.has_network && !self.report.has_syntax_errors() {
-            let message = format!("tenant `{name}` has no peer, so its packets lead nowhere");
-            let hint = format!("add [tenant.{name}.peer.PEER] with prefixes and app");
-            self.report.add(&at, message, &hint);
+        if peer_tables.is_none() {
+            self.refuse_without_peer(&name, &spans);
         }
         let rules = self.tenant_rules(rules, names, &mut spans);
         if let Some(routes) = &routes {
@@ -402,6 +397,23 @@ impl Reader<'_> {
             rules,
         };
         Some((tenant, spans))
+    }
+
+    fn refuse_interfaces_without_table(&mut self, interfaces: Option<&Located<Vec<String>>>) {
+        if let Some(found) = interfaces.filter(|found| !found.value.is_empty()) {
+            let message = "interfaces: without a table of its own the tenant shares the main one";
+            let hint = "add table = 101, or remove interfaces";
+            self.report.add(&found.at, message, hint);
+        }
+    }
+
+    /// The sites of a network become peers of the tenant later.
+    fn refuse_without_peer(&mut self, name: &Name, spans: &TenantSpans) {
+        if !self.has_network && !self.report.has_syntax_errors() {
+            let message = format!("tenant `{name}` has no peer, so its packets lead nowhere");
+            let hint = format!("add [tenant.{name}.peer.PEER] with prefixes and app");
+            self.report.add(&spans.id, message, &hint);
+        }
     }
 
     fn tenant_rules(

@@ -24,6 +24,18 @@ pub(super) fn summary(delay: &DelayQuantiles) -> DelaySummary {
     }
 }
 
+/// The core's counters of an application with those of the data thread.
+pub(super) fn with_local_figures(counted: AppStats, figures: &AppFigures) -> AppStats {
+    AppStats {
+        refused_messages: counted.refused_messages + figures.refused_here,
+        received_messages: counted.received_messages + figures.received_packets,
+        received_bytes: counted.received_bytes + figures.received_packet_bytes,
+        senders: figures.senders,
+        receivers: figures.receivers,
+        ..counted
+    }
+}
+
 pub(super) fn listeners(figures: &AppFigures) -> Vec<ListenerSnapshot> {
     let listener = |listener: &crate::data::figures::ListenerFigures| ListenerSnapshot {
         udp: listener.address.to_string(),
