@@ -82,10 +82,10 @@ impl ReportWriter<'_> {
         let mut notes = findings.notes;
         notes.append(&mut manifest.notes);
         manifest.notes = notes;
-        let found = (findings.rows, findings.basis);
-        let mut report = self
-            .begun
-            .report(self.plan, found, manifest, self.options.quick);
+        let quick = self.options.quick;
+        let mut report =
+            self.begun
+                .report(self.plan, findings.rows, findings.basis, manifest, quick);
         let mut files: Vec<(&str, &str)> = findings
             .files
             .iter()
@@ -175,7 +175,7 @@ impl<'a> Campaign<'a> {
             |m| (m.started, m.duration),
         );
         let manifest = Manifest::gather(plan, &self.options, measurement, started, duration);
-        let mut report = begun.report(plan, (rows, basis), manifest, quick);
+        let mut report = begun.report(plan, rows, basis, manifest, quick);
         let messages = measurement.map(|m| m.csv(&plan.setup));
         let mut extra: Vec<(&str, &str)> = messages
             .iter()
@@ -331,7 +331,8 @@ impl Clock {
     fn report(
         &self,
         plan: &Plan,
-        (mut rows, mut basis): (Vec<Row>, Vec<Basis>),
+        mut rows: Vec<Row>,
+        mut basis: Vec<Basis>,
         manifest: Manifest,
         quick: bool,
     ) -> Report {

@@ -263,14 +263,16 @@ fn link(message: &Message<'_>) -> Option<(Interface, Option<u32>)> {
             IFLA_IFNAME => link.name = std::str::from_utf8(terminated(value)).ok()?.to_owned(),
             IFLA_MTU => link.mtu = u32_of(value)?,
             IFLA_MASTER => controller = u32_of(value),
-            IFLA_LINKINFO => is_port = attributes(value).any(is_port_kind),
+            IFLA_LINKINFO => {
+                is_port = attributes(value).any(|(kind, value)| is_port_kind(kind, value));
+            }
             _ => {}
         }
     }
     Some((link, controller.filter(|_| is_port)))
 }
 
-fn is_port_kind((kind, value): (u16, &[u8])) -> bool {
+fn is_port_kind(kind: u16, value: &[u8]) -> bool {
     kind == IFLA_INFO_SLAVE_KIND && CONTROLLERS.contains(&terminated(value))
 }
 

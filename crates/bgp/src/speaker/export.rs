@@ -36,6 +36,14 @@ pub(super) struct AdjRibOut {
     end_of_rib: BTreeSet<Family>,
 }
 
+/// Routes of one family with the same attributes.
+#[derive(Clone, Copy)]
+struct Announcement<'a> {
+    family: Family,
+    attributes: &'a Attributes,
+    list: &'a [Nlri],
+}
+
 /// A route to advertise, before its attributes are computed.
 struct Exported<'a> {
     path: &'a Path,
@@ -248,7 +256,12 @@ impl Speaker {
             wire::withdraw(*family, list, out);
         }
         for ((family, _), (attributes, list)) in announced.iter().rev() {
-            self.write_announcement(id, direction, *family, (attributes, list), out);
+            let announcement = Announcement {
+                family: *family,
+                attributes,
+                list,
+            };
+            self.write_announcement(id, direction, announcement, out);
         }
     }
 
@@ -258,10 +271,14 @@ impl Speaker {
         &mut self,
         id: NeighbourId,
         direction: Direction,
-        family: Family,
-        (attributes, list): (&Attributes, &[Nlri]),
+        announcement: Announcement<'_>,
         out: &mut Vec<u8>,
     ) {
+        let Announcement {
+            family,
+            attributes,
+            list,
+        } = announcement;
         let neighbour = &mut self.neighbours[usize::from(id.0)];
         let encoding = neighbour.sessions[direction as usize].encoding();
         let Err(reason) = wire::announce(attributes, family, list, encoding, out) else {

@@ -7,7 +7,7 @@ mod plan;
 mod report;
 mod simulated;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, ops::Range, time::Duration};
 
 use anyhow::Context;
 use keiro_control::units::Text;
@@ -139,7 +139,7 @@ pub(crate) struct Measured {
     /// Every policy's runs, in order of rounds.
     pub(crate) runs: BTreeMap<usize, Vec<ChurnOutcome>>,
     /// Counted seconds: from, to.
-    pub(crate) counted: (f64, f64),
+    pub(crate) counted: Range<f64>,
 }
 
 /// Measures the policies with these names, all if there are none; nothing without a runner.
@@ -164,10 +164,7 @@ pub(crate) fn measure(
     let extent = plan.setup.extent(quick);
     let mut measured = Measured {
         runs: BTreeMap::new(),
-        counted: (
-            extent.warm_up.0.as_secs_f64(),
-            extent.duration.0.as_secs_f64(),
-        ),
+        counted: extent.warm_up.0.as_secs_f64()..extent.duration.0.as_secs_f64(),
     };
     let Some(runner) = runners.iter_mut().find_map(|runner| runner.churn()) else {
         return Ok(measured);

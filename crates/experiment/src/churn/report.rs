@@ -1,6 +1,6 @@
 //! Report of applications that come and go: rows, figure, messages.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::{collections::BTreeMap, fmt::Write as _, ops::Range};
 
 use super::{Churn, ChurnOutcome, Measured};
 use crate::{
@@ -52,20 +52,16 @@ impl Quantity {
     }
 
     /// Its value in a run; `None` if a message that counts never arrived, or if there is none.
-    fn value(self, churn: &Churn, run: &ChurnOutcome, (from, to): (f64, f64)) -> Option<f64> {
-        let counted = || {
-            run.messages
-                .iter()
-                .filter(|m| (from..to).contains(&m.made_s))
-        };
+    fn value(self, churn: &Churn, run: &ChurnOutcome, counted: Range<f64>) -> Option<f64> {
+        let messages = || run.messages.iter().filter(|m| counted.contains(&m.made_s));
         let delays = |app: usize| -> Option<Vec<f64>> {
-            counted()
+            messages()
                 .filter(|m| m.application == app)
                 .map(|m| m.delay_ms)
                 .collect()
         };
         let met = |of: Option<usize>| {
-            let of = counted().filter(|m| of.is_none_or(|app| m.application == app));
+            let of = messages().filter(|m| of.is_none_or(|app| m.application == app));
             let (made, met) = of.fold((0.0, 0.0), |(made, met), message| {
                 let target = churn.applications[message.application].latency_target.0;
                 let in_time = message
@@ -106,7 +102,7 @@ pub(crate) fn rows(churn: &Churn, measured: &Measured) -> (Vec<Row>, Vec<Basis>)
         for quantity in Quantity::all(churn) {
             let values = runs
                 .iter()
-                .map(|run| quantity.value(churn, run, measured.counted));
+                .map(|run| quantity.value(churn, run, measured.counted.clone()));
             let values: Option<Vec<f64>> = values.collect();
             found.push((
                 quantity.row(churn, policy),
@@ -163,7 +159,7 @@ pub(crate) fn drawings(
     measured: &Measured,
     quick: bool,
 ) -> Result<Vec<NamedDrawing>, DrawError> {
-    let to_s = measured.counted.1;
+    let to_s = measured.counted.end;
     let mut panels = Vec::new();
     for (&policy, runs) in &measured.runs {
         if let Some(run) = runs.first() {

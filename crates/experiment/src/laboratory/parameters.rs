@@ -177,8 +177,12 @@ fn carry(
     let (followed, carried) = thread::scope(|scope| {
         let mut carrying = Vec::new();
         for (sender, Ends { from, to }) in (0..).zip(&ends) {
-            let flow = (flow, request.seed, sender);
-            let made = scope.spawn(move || send(from, flow, duration, started));
+            let source = FlowSource {
+                flow,
+                seed: request.seed,
+                sender,
+            };
+            let made = scope.spawn(move || send(from, source, duration, started));
             let arrived = scope.spawn(|| receive(to, started, &stop));
             carrying.push((made, arrived));
         }
@@ -444,14 +448,22 @@ fn sleep_until(instant: Instant) {
     thread::sleep(instant.saturating_duration_since(Instant::now()));
 }
 
-/// Sends the numbered datagrams of a flow, of this seed and this sender, at their times. Returns when each
-/// should have been sent.
+/// What decides when the datagrams of a flow are sent.
+#[derive(Clone, Copy)]
+struct FlowSource {
+    flow: Flow,
+    seed: u64,
+    sender: u32,
+}
+
+/// Sends the numbered datagrams of a flow at their times. Returns when each should have been sent.
 fn send(
     socket: &UdpSocket,
-    (flow, seed, sender): (Flow, u64, u32),
+    source: FlowSource,
     duration: Duration,
     started: Instant,
 ) -> anyhow::Result<Vec<Duration>> {
+    let FlowSource { flow, seed, sender } = source;
     let times = arrivals::schedule(seed, sender, flow.interval(), duration);
     let mut datagram = vec![0; usize::try_from(flow.datagram.0.get())?];
     let mut made = Vec::with_capacity(times.len());
