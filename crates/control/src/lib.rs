@@ -10,6 +10,7 @@
 
 pub mod config;
 pub mod enrolment;
+pub mod event_text;
 pub mod invitation;
 pub mod key;
 pub mod message_socket;

@@ -6,10 +6,11 @@ use std::{
     time::{Duration, Instant as Stopwatch},
 };
 
-use keiro_control::protocol::{EventKind, encode_line};
+use keiro_control::{
+    event_text::{fell_below_base, sentence},
+    protocol::{EventKind, encode_line},
+};
 use tracing::Level;
-
-use crate::event_text::{fell_below_base, sentence};
 
 /// Where a subscriber enables this target, log lines of events have the field `event_fields`: the
 /// event as JSON, as `keiro monitor` prints it.

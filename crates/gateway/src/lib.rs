@@ -13,7 +13,6 @@ mod enrolment;
 mod epoll_token;
 mod error_response;
 mod event_log;
-mod event_text;
 mod explain;
 mod follow_endpoints;
 mod follow_site;

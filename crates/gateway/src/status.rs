@@ -14,6 +14,7 @@ use std::{
 
 use keiro_control::{
     config::Class,
+    event_text::{clock_behind, key_fault},
     protocol::{
         AggregationParameters, AssignedBy, DownReason, Event, EventKind, MoveReason, PathRef, Side,
         Timestamp, VersionRange,
@@ -28,7 +29,7 @@ use keiro_model::aggregation::Parameters;
 
 use crate::{
     active::Active,
-    diagnosis::{AnswerFault, clock_behind, fault_of, key_fault},
+    diagnosis::{AnswerFault, fault_of},
     path_ids::PeerPath,
     target_monitor,
 };

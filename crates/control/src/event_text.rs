@@ -1,8 +1,14 @@
-//! Log lines of events, with their reasons in numbers. Programs read events from `keiro monitor`.
+//! Events in sentences, with their reasons in numbers: the gateway's log and the pages of `keiro web` show them.
+//! Programs read events from `keiro monitor`.
+
+mod unanswered;
 
 use std::time::Duration;
 
-use keiro_control::{
+use keiro_units::Bandwidth;
+
+pub use self::unanswered::{UnansweredPackets, clock_behind, key_fault};
+use crate::{
     config::{Class, MTU_MIN},
     protocol::{
         AddressField, AggregationParameters, DownReason, EventKind, JudgedBy, MoveReason, PathRef,
@@ -10,12 +16,9 @@ use keiro_control::{
     },
     rounded,
 };
-use keiro_units::Bandwidth;
 
-use crate::diagnosis;
-
-/// The log line of an event.
-pub(crate) fn sentence(kind: &EventKind) -> String {
+/// An event in a sentence, without its time.
+pub fn sentence(kind: &EventKind) -> String {
     match kind {
         EventKind::Started { version } => format!("keiro {version} is listening"),
         EventKind::Draining { waiting_messages } => format!(
@@ -27,7 +30,7 @@ pub(crate) fn sentence(kind: &EventKind) -> String {
         EventKind::Unknown => "unknown event".to_owned(),
         kind => peer_sentence(kind)
             .or_else(|| path_sentence(kind))
-            .or_else(|| diagnosis::sentence(kind))
+            .or_else(|| unanswered::sentence(kind))
             .or_else(|| aggregation_sentence(kind))
             .or_else(|| app_sentence(kind))
             .or_else(|| tenant_sentence(kind))
@@ -470,7 +473,7 @@ fn moved(app: &str, from: Option<&str>, to: Option<&str>, reason: MoveReason) ->
 }
 
 /// A path has turned out to carry less than every path of IPv6 does.
-pub(crate) fn fell_below_base(from_bytes: u64, to_bytes: u64) -> bool {
+pub fn fell_below_base(from_bytes: u64, to_bytes: u64) -> bool {
     from_bytes >= MTU_MIN && to_bytes < MTU_MIN
 }
 
@@ -527,9 +530,8 @@ fn duration(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use keiro_control::protocol::VersionRange;
-
     use super::*;
+    use crate::protocol::VersionRange;
 
     #[test]
     fn an_address_outside_all_prefixes_is_named_with_what_to_change() {
