@@ -1,0 +1,67 @@
+//! All paths.
+
+use keiro_control::{protocol::PathSnapshot, rounded};
+use maud::{Markup, html};
+
+use super::{
+    Page, Place,
+    part::{heads, number, path_link},
+    path_health::{health, health_word},
+};
+use crate::{
+    source::Data,
+    text::{self, known, millis, rate},
+};
+
+/// Rows of the table. Ours: as many as paths and peers of the largest site have; beyond, those that are well are left
+/// out first.
+const SHOWN_MAX: usize = 256;
+
+pub(super) fn page(data: &Data, base: &str) -> Page {
+    Page::new(Place::Paths.title()).live("paths", table(data, base))
+}
+
+fn table(data: &Data, base: &str) -> Markup {
+    let mut paths: Vec<&PathSnapshot> = data.paths.iter().collect();
+    paths.sort_by_key(|path| health(path).0);
+    let more = paths.len().saturating_sub(SHOWN_MAX);
+    paths.truncate(SHOWN_MAX);
+    html! {
+        @if paths.is_empty() { p { "No paths are configured or found." } } @else {
+            div class="wide" role="region" tabindex="0" aria-label="Paths" { table {
+                caption { "Paths, those that are not up first" }
+                (heads(&["Path", "Peer", "State", "Capacity>", "In use>", "Others' traffic>", "One way>", "Jitter>", "Loss>", "MTU>", "Applications>", "Why"]))
+                tbody { @for path in paths { (row(path, data, base)) } }
+            } }
+            @if more > 0 { p { (more) " more are up; `keiro show path` lists all." } }
+        }
+    }
+}
+
+fn row(path: &PathSnapshot, data: &Data, base: &str) -> Markup {
+    let apps = data.apps.iter();
+    let apps = apps
+        .filter(|app| app.path.as_ref() == Some(&path.name) && app.peer == path.peer)
+        .count();
+    let why = path
+        .problem
+        .as_ref()
+        .or(path.diagnosis.as_ref())
+        .unwrap_or(&path.why);
+    html! {
+        tr {
+            th scope="row" { (path_link(base, &path.name)) }
+            td { (text::name(&path.peer)) }
+            td { (health_word(path)) }
+            (number(&known(path.capacity.as_ref(), |capacity| rounded::rate(capacity.rate))))
+            (number(&rounded::rate(path.stats.sent_rate)))
+            (number(&known(path.stats.cross_traffic, |traffic| rate(traffic.as_bits_per_second() as f64))))
+            (number(&known(path.delay_seconds, millis)))
+            (number(&known(path.stats.jitter, |jitter| millis(jitter.as_secs_f64()))))
+            (number(&known(path.stats.loss, |loss| rounded::percent(loss.get()))))
+            (number(&format!("{} B", path.stats.mtu_bytes)))
+            (number(&apps.to_string()))
+            td class="text" { (text::sentence(why)) }
+        }
+    }
+}

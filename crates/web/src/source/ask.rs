@@ -1,0 +1,153 @@
+//! The thread that asks single questions, and their answers while these are fresh.
+
+use std::{
+    collections::BTreeMap,
+    os::unix::net::UnixStream,
+    sync::{
+        Arc,
+        mpsc::{self, RecvTimeoutError, SyncSender, TrySendError},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use keiro_control::protocol::{Request, Response, client::Client};
+use tokio::sync::{Mutex, oneshot};
+
+use super::{
+    Shared, Trouble, lock,
+    poll::{connect, is_broken},
+};
+
+/// What a gateway answered to a question, the same for all who ask it.
+pub(crate) type Answer = Result<Arc<Response>, Trouble>;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Asker {
+    questions: SyncSender<Question>,
+    answers: std::sync::Mutex<BTreeMap<String, Slot>>,
+}
+
+/// An answer and its time. Who asks the same meanwhile waits for the lock.
+type Slot = Arc<Mutex<Option<(Instant, Answer)>>>;
+
+#[derive(Debug)]
+struct Question {
+    request: Request,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// Questions that wait. Ours: who comes later is asked to try again.
+const WAITING_MAX: usize = 16;
+/// Answers that are kept; all that nobody waits for are forgotten at more. Ours.
+const ANSWERS_MAX: usize = 64;
+/// How long one answer may take. Ours: planning for the largest configuration takes less than a second.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// After an answer the gateway rests this many times what it took, so that questions take a tenth of it at most, but
+/// no longer than [`REST_MAX`].
+const REST_FACTOR: u32 = 9;
+const REST_MAX: Duration = Duration::from_secs(2);
+
+impl Asker {
+    pub(super) fn start(shared: Arc<Shared>) -> Self {
+        let (questions, waiting) = mpsc::sync_channel(WAITING_MAX);
+        thread::Builder::new()
+            .name("ask".into())
+            .spawn(move || run(&shared, &waiting))
+            .expect("a thread can be started");
+        Self {
+            questions,
+            answers: std::sync::Mutex::default(),
+        }
+    }
+
+    /// The answer to a question, at most `fresh_for` old.
+    pub(super) async fn ask(&self, request: Request, fresh_for: Duration) -> Answer {
+        let slot = self.slot(&request);
+        let mut kept = slot.lock().await;
+        if let Some((at, answer)) = &*kept
+            && at.elapsed() < fresh_for
+        {
+            return answer.clone();
+        }
+        let (sender, receiver) = oneshot::channel();
+        let question = Question {
+            request,
+            answer: sender,
+        };
+        let answer = match self.questions.try_send(question) {
+            Ok(()) => receiver.await.unwrap_or_else(|_| Err(ended())),
+            Err(TrySendError::Full(_)) => return Err(busy()),
+            Err(TrySendError::Disconnected(_)) => Err(ended()),
+        };
+        *kept = Some((Instant::now(), answer.clone()));
+        answer
+    }
+
+    fn slot(&self, request: &Request) -> Slot {
+        let key = serde_json::to_string(request).unwrap_or_default();
+        let mut answers = lock(&self.answers);
+        if answers.len() >= ANSWERS_MAX && !answers.contains_key(&key) {
+            answers.retain(|_, slot| Arc::strong_count(slot) > 1);
+        }
+        Arc::clone(answers.entry(key).or_default())
+    }
+}
+
+fn run(shared: &Shared, waiting: &mpsc::Receiver<Question>) {
+    let mut client = None;
+    while !shared.has_ended() {
+        let question = match waiting.recv_timeout(Duration::from_secs(1)) {
+            Ok(question) => question,
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        // Its viewer has gone.
+        if question.answer.is_closed() {
+            continue;
+        }
+        let begun = Instant::now();
+        let answer = answer(shared, &mut client, &question.request);
+        // A viewer that has gone needs no answer.
+        let _ = question.answer.send(answer);
+        shared.rest((begun.elapsed() * REST_FACTOR).min(REST_MAX));
+    }
+}
+
+fn answer(shared: &Shared, client: &mut Option<Client<UnixStream>>, request: &Request) -> Answer {
+    // A connection that a restart has broken is noticed by the question after it, which is asked once more.
+    let attempts = match client.is_some() {
+        true => 2,
+        false => 1,
+    };
+    let mut last = ended();
+    for _ in 0..attempts {
+        let connected = match client {
+            Some(client) => client,
+            None => client.insert(connect(&shared.socket, ANSWER_TIMEOUT)?),
+        };
+        match connected.request(request) {
+            Ok(response) => return Ok(Arc::new(response)),
+            Err(error) => {
+                last = Trouble::unanswered(&error);
+                if !is_broken(&error) {
+                    break;
+                }
+                *client = None;
+            }
+        }
+    }
+    Err(last)
+}
+
+fn busy() -> Trouble {
+    Trouble::new(
+        format!("{WAITING_MAX} questions to the gateway wait already"),
+        "try again in some seconds",
+    )
+}
+
+fn ended() -> Trouble {
+    Trouble::new("the gateway was not asked", "try again")
+}
