@@ -6,13 +6,14 @@ DESTDIR ?=
 
 keiro := target/release/keiro
 keiro-lab := target/release/keiro-lab
+keiro-web := target/release/keiro-web
 bindir := $(DESTDIR)$(PREFIX)/bin
 datadir := $(DESTDIR)$(PREFIX)/share
 unitdir := $(DESTDIR)$(PREFIX)/lib/systemd/system
 sysusersdir := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages build build-lab demo test test-quick lint mutants rounds test-guest accuracy bench bench-tunnel \
+.PHONY: help setup packages build build-lab demo test test-quick lint mutants rounds test-web test-guest accuracy bench bench-tunnel \
 	bench-egress experiments figures soak fuzz bpf man install install-lab deb test-package
 
 help: ## what there is to make
@@ -24,11 +25,11 @@ setup: ## install the Debian packages that are missing here
 packages: # only what building needs
 	@scripts/setup
 
-build: packages ## the keiro command, in target/release
-	$(CARGO) build --release --locked --package keiro-cli
+build: packages ## the commands keiro and keiro-web, in target/release
+	$(CARGO) build --release --locked --package keiro-cli --package keiro-web
 
 build-lab: packages ## keiro and keiro-lab, which makes laboratories and runs experiments
-	$(CARGO) build --release --locked --package keiro-cli --package keiro-lab-cli
+	$(CARGO) build --release --locked --package keiro-cli --package keiro-web --package keiro-lab-cli
 
 demo: ## five applications over two paths, about a minute; in a laboratory as root, else simulated
 	@scripts/demo
@@ -55,6 +56,10 @@ rounds: setup ## twenty rounds of the pure and ten of the laboratory tests, half
 	$(CARGO) xtask test --pure --rounds 10 --busy 2
 	$(CARGO) xtask test --laboratory --rounds 5
 	$(CARGO) xtask test --laboratory --rounds 5 --busy 2
+
+test-web: setup ## the pages in Chromium: axe, live updates, requests, screenshots in target/web
+	@scripts/setup web
+	scripts/test-web
 
 test-guest: build ## the egress suite with FRR on Debian's kernel and VRF devices, emulated (x86_64)
 	@scripts/setup guest
@@ -92,6 +97,7 @@ bpf: ## the BPF object of FlowStats from its source (clang-14, libbpf-dev)
 
 man: build-lab ## man pages, in target/man
 	$(keiro) man --output target/man
+	$(keiro-web) man --output target/man
 	$(keiro-lab) man --output target/man
 
 deb: build-lab ## the Debian packages keiro and keiro-lab, in target/package
@@ -102,15 +108,20 @@ test-package: deb ## installs the packages in a copy of this system, upgrades an
 	@scripts/test-package
 
 install: ## to $(DESTDIR)$(PREFIX), after `make build`; needs no Rust, so sudo will do
-	@test -x $(keiro) || { echo 'install: $(keiro) is not there; run make build first' >&2; exit 1; }
+	@test -x $(keiro) -a -x $(keiro-web) || { echo 'install: $(keiro) or $(keiro-web) is not there; run make build first' >&2; exit 1; }
 	install -D -m 755 $(keiro) $(bindir)/keiro
+	install -D -m 755 $(keiro-web) $(bindir)/keiro-web
 	install -d $(datadir)/man/man1 $(datadir)/doc/keiro/examples $(unitdir) $(sysusersdir) \
 		$(datadir)/bash-completion/completions $(datadir)/zsh/site-functions \
 		$(datadir)/fish/vendor_completions.d
 	$(keiro) man --output $(datadir)/man/man1
+	$(keiro-web) man --output $(datadir)/man/man1
 	$(keiro) completion bash > $(datadir)/bash-completion/completions/keiro
 	$(keiro) completion zsh > $(datadir)/zsh/site-functions/_keiro
 	$(keiro) completion fish > $(datadir)/fish/vendor_completions.d/keiro.fish
+	$(keiro-web) completion bash > $(datadir)/bash-completion/completions/keiro-web
+	$(keiro-web) completion zsh > $(datadir)/zsh/site-functions/_keiro-web
+	$(keiro-web) completion fish > $(datadir)/fish/vendor_completions.d/keiro-web.fish
 	for unit in packaging/systemd/*; do \
 		sed 's|/usr/bin/keiro|$(PREFIX)/bin/keiro|' $$unit > $(unitdir)/$${unit##*/} || exit 1; done
 	install -m 644 packaging/sysusers.d/keiro.conf $(sysusersdir)/keiro.conf

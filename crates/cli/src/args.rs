@@ -2,7 +2,7 @@
 
 mod measure;
 
-use std::{num::NonZeroU64, path::PathBuf, time::Duration};
+use std::{ffi::OsString, num::NonZeroU64, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use ipnet::IpNet;
@@ -182,6 +182,12 @@ pub(crate) enum Command {
     /// time and loss, every second until interrupted. Needs CAP_BPF and CAP_NET_ADMIN, and
     /// CAP_PERFMON to find which subflows belong together.
     Flowstats(Flowstats),
+    /// Pages for a browser: paths, applications, forecasts, events, what if
+    ///
+    /// Runs the program `keiro-web` with these arguments. `keiro web --help` lists them; without any the pages of the
+    /// gateway on this machine are at http://127.0.0.1:7680/.
+    #[command(disable_help_flag = true)]
+    Web(Web),
     /// Print a shell's completion script
     ///
     /// For example: `keiro completion bash > /etc/bash_completion.d/keiro`.
@@ -231,6 +237,17 @@ pub(crate) struct Flowstats {
     /// 192.0.2.1:4739
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) ipfix: Option<std::net::SocketAddr>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Web {
+    /// Arguments of keiro-web
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "ARGUMENT"
+    )]
+    pub(crate) arguments: Vec<OsString>,
 }
 
 #[derive(Args, Debug)]

@@ -20,6 +20,7 @@ mod run_as;
 mod show;
 mod sites;
 mod socket;
+mod web;
 
 use std::process::ExitCode;
 
@@ -73,6 +74,7 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Completion { shell } => manual::completion(PROGRAM, shell).map(success),
         Command::Man { output } => manual::man(Cli::command(), output.as_deref()).map(success),
         Command::Flowstats(args) => flowstats::flowstats(&args).map(success),
+        Command::Web(args) => web::web(&args),
     }
 }
 

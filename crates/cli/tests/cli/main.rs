@@ -19,6 +19,7 @@ mod other_hosts;
 mod outcomes;
 mod plan;
 mod units;
+mod web;
 
 /// The program that [`harness`] runs.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_keiro");
