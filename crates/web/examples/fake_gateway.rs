@@ -22,7 +22,9 @@ fn main() {
     let (paths, apps, tenants) = (number(1, 64), number(2, 1000), number(3, 100));
     let gateway = FakeGateway::start(Path::new(socket));
     for second in 0u64.. {
-        gateway.answer("status", fake::status(paths, apps, apps - apps / 50));
+        let mut status = fake::status(paths, apps, apps - apps.div_ceil(50));
+        status["paths_up"] = json!((0..paths).filter(|index| !is_down(*index)).count());
+        gateway.answer("status", status);
         gateway.answer(
             "show_path",
             json!({"response": "paths", "paths": list(paths, |index| path(index, second))}),
@@ -47,10 +49,22 @@ fn list(count: usize, one: impl Fn(usize) -> Value) -> Vec<Value> {
 }
 
 fn path(index: usize, second: u64) -> Value {
-    let state = if index % 16 == 7 { "down" } else { "up" };
+    let state = if is_down(index) { "down" } else { "up" };
     let mut path = fake::path(&format!("wan{index}"), state);
-    path["sent_rate_bits_per_second"] = json!(1_000_000 * (index as u64 + second % 10));
+    let sent = if is_down(index) {
+        0
+    } else {
+        1_000_000 * (index as u64 + second % 10)
+    };
+    path["sent_rate_bits_per_second"] = json!(sent);
+    if is_down(index) {
+        path["why"] = json!("no packet was received for 12.1 s (limit 3 s)");
+    }
     path
+}
+
+fn is_down(index: usize) -> bool {
+    index % 16 == 7
 }
 
 fn app(index: usize, paths: usize, second: u64) -> Value {

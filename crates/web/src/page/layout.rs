@@ -29,8 +29,10 @@ pub(crate) fn page(site: &Site, source: &Source, place: &Place, page: &Page) -> 
                     a href={ (base) "/" (main.address()) } aria-current=[current] { (main.title()) }
                 } } } }
             }
-            @if let Some(state) = state { (piece(state)) }
-            p id="connection" role="status" { noscript { "Without JavaScript this page does not update by itself: reload it for new data." } }
+            section aria-label="State of the gateway" {
+                @if let Some(state) = state { (piece(state)) }
+                p id="connection" role="status" { "Without JavaScript this page does not update by itself: reload it for new data." }
+            }
             main id="main" tabindex="-1" {
                 h1 { (text::name(&page.title)) }
                 @for other in pieces { (piece(other)) }

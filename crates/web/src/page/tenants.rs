@@ -113,7 +113,7 @@ fn windows(tenants: &[TenantSnapshot], base: &str) -> Markup {
         section aria-labelledby="windows-head" {
             h2 id="windows-head" { "Windows" }
             @if rows.is_empty() { p { "Nothing was sent yet." } } @else {
-                div class="wide" role="region" tabindex="0" aria-label="Windows" { table {
+                div class="wide" role="region" tabindex="0" aria-label="Windows of tenants on each path" { table {
                     caption { "Windows of tenants on each path" }
                     (heads(&["Tenant", "Peer", "Path", "Window>", "In flight>", "Rate>", "Round trip>", "Loss>", "Marked CE>"]))
                     tbody { @for (tenant, peer, path) in rows { tr {

@@ -180,7 +180,7 @@ fn compared(base: &str, now: &PlanSnapshot, then: &PlanSnapshot) -> Markup {
         () if app.path != app.path_now => 2,
         () => 3,
     };
-    apps.sort_by(|a, b| rank(a).cmp(&rank(b)));
+    apps.sort_by_key(|app| rank(app));
     let more = apps.len().saturating_sub(ROWS_MAX);
     apps.truncate(ROWS_MAX);
     html! {

@@ -53,7 +53,7 @@ fn what_changes_is_sent_and_what_does_not_is_not() {
     let parts = ["apps", "attention", "diagram", "events", "state", "summary"];
     assert_eq!(whole, parts.map(str::to_owned).into());
     served.gateway().change("show_path", |answer| {
-        answer["paths"][0]["sent_rate_bits_per_second"] = json!(55_500_000)
+        answer["paths"][0]["sent_rate_bits_per_second"] = json!(55_500_000);
     });
     let mut sent = BTreeSet::new();
     let html = eventually("the changed diagram", || {
