@@ -204,6 +204,7 @@ impl Gateway {
             TenantPeerSnapshot {
                 app: self.config[of.app].name.to_string(),
                 prefixes: of.prefixes.iter().map(ToString::to_string).collect(),
+                backup_prefixes: of.backup_prefixes.iter().map(ToString::to_string).collect(),
                 ..self.tenant_peer(peer, live)
             }
         });
@@ -247,6 +248,7 @@ impl Gateway {
             peer,
             app: String::new(),
             prefixes: Vec::new(),
+            backup_prefixes: Vec::new(),
             stats: Stats(live.map(|(_, live)| live.stats).unwrap_or_default()),
             dropped_packets: by_name(drops.by_reason()),
             paths: paths.collect(),
@@ -278,7 +280,8 @@ fn may_have_sent(
         core::PacketAddress::Destination(address) => tenant
             .peers
             .iter()
-            .any(|of| config[of.peer].name.as_str() == peer && is_in(&of.prefixes, address)),
+            .filter(|of| config[of.peer].name.as_str() == peer)
+            .any(|of| is_in(&of.prefixes, address) || is_in(&of.backup_prefixes, address)),
     }
 }
 

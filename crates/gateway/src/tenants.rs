@@ -472,6 +472,7 @@ fn setup(config: &Config, tenant: &Tenant, device: u64, active: &Active) -> Tena
             .filter(|rule| config[rule.app].peer == of.peer);
         let peer = PeerSetup {
             prefixes: of.prefixes.clone(),
+            backup_prefixes: of.backup_prefixes.clone(),
             transit: of.transit,
             app: app_id(of.app),
             rules: rules

@@ -161,6 +161,7 @@ crate::stats! {
         counter egress_bytes: bytes, "Their bytes";
         counter transit_packets: packets, "IP packets from one site of the network to another that were passed on";
         counter transit_bytes: bytes, "Their bytes";
+        counter backup_packets: packets, "IP packets, also those passed on, that left over another gateway than the first of their destination";
         counter icmp_error_packets: packets, "ICMP errors sent to senders: packet too big, hop limit, no route, peer down";
         counter suppressed_icmp_error_packets: packets, "ICMP errors not sent because of their rate limit";
     }

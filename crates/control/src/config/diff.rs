@@ -313,7 +313,8 @@ fn tenants(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
                 config[peer.peer].name.clone(),
                 config[peer.app].name.clone(),
             );
-            (names, peer.prefixes.clone(), peer.transit)
+            let prefixes = (peer.prefixes.clone(), peer.backup_prefixes.clone());
+            (names, prefixes, peer.transit)
         });
         let rules = tenant.rules.iter().map(|rule| {
             (

@@ -121,6 +121,8 @@ pub struct TenantPeer {
     pub peer: PeerIndex,
     /// Networks behind it; at least one.
     pub prefixes: Vec<IpNet>,
+    /// Networks that it leads to as well: taken while no peer that has them in `prefixes` is up.
+    pub backup_prefixes: Vec<IpNet>,
     /// Others with this flag reach it, and it them, through this gateway.
     pub transit: bool,
     /// Carries packets that no rule matches: of class `datagram`, and of this peer.
@@ -507,6 +509,7 @@ impl Reader<'_> {
             found.push(TenantPeer {
                 peer,
                 prefixes: prefixes.value.into_iter().map(|p| p.value).collect(),
+                backup_prefixes: Vec::new(),
                 transit: false,
                 app,
             });

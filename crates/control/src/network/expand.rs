@@ -59,6 +59,7 @@ impl Config {
             behind.extend(app.map(|app| TenantPeer {
                 peer,
                 prefixes: site.prefixes.clone(),
+                backup_prefixes: Vec::new(),
                 transit: true,
                 app,
             }));
@@ -122,6 +123,7 @@ impl Config {
             (None, Some(app)) if !prefixes.is_empty() => tenant.peers.push(TenantPeer {
                 peer: hub,
                 prefixes,
+                backup_prefixes: Vec::new(),
                 transit: false,
                 app,
             }),

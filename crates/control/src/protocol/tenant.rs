@@ -72,6 +72,9 @@ pub struct TenantPeerSnapshot {
     pub app: String,
     /// Networks behind it.
     pub prefixes: Vec<String>,
+    /// Networks that it leads to as well, while no peer with them in `prefixes` is up.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub backup_prefixes: Vec<String>,
     /// Its counters and gauges.
     #[serde(flatten)]
     pub stats: Stats<TenantPeerStats>,

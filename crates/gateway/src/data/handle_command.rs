@@ -261,6 +261,7 @@ impl DataThread {
         self.streams.forget_peer(peer);
         self.messages.forget_peer(peer);
         self.network.forget_peer(peer);
+        self.tunnels.forget_peer(peer);
     }
 
     fn forget_delays(&mut self, now: Instant, apps: &[AppId]) {

@@ -593,7 +593,7 @@ impl DataThread {
             }
         }
         self.record_delay_samples();
-        self.tunnels.update_max_inner_packets(&self.endpoint);
+        self.tunnels.follow_peers(now(), &self.endpoint);
         self.tunnels.close_lost(&self.epoll);
         if ended {
             self.with_messages(MessageServer::retry_stalled);

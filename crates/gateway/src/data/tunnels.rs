@@ -6,6 +6,7 @@
 
 mod counts;
 mod device;
+mod next_hops;
 mod prefix_faults;
 mod tenant;
 mod transit;
@@ -34,6 +35,7 @@ pub(crate) use self::prefix_faults::{PrefixFault, PrefixMismatch};
 pub(crate) use self::tenant::{PacketFromPeer, PeerSetup, TenantSetup};
 use self::{
     device::Device,
+    next_hops::NextHops,
     tenant::{FromPeer, IngressContext, Tenant},
     transit::{TransitContext, TransitQueue},
 };
@@ -64,6 +66,7 @@ pub(crate) struct Tunnels {
     changed: Vec<u8>,
     out: WriteBatch,
     transit: TransitQueue,
+    next_hops: NextHops,
     closer: DeviceCloser,
     /// Devices that do not work any more and are still waited on.
     lost: Vec<Device>,
@@ -108,6 +111,7 @@ impl Tunnels {
             changed: Vec::new(),
             out: WriteBatch::default(),
             transit: TransitQueue::default(),
+            next_hops: NextHops::default(),
             closer: DeviceCloser::default(),
             lost: Vec::new(),
             changed_peers: BTreeSet::new(),
@@ -188,14 +192,23 @@ impl Tunnels {
         let peers: Vec<PeerId> = tenant.peers.keys().copied().collect();
         for peer in peers {
             tenant.update_max_inner_packet(endpoint, peer);
+            self.next_hops.follow(now, peer, endpoint.is_up(peer));
         }
         self.tenants.insert(id, tenant);
     }
 
-    /// Notes peers whose paths have changed, for
-    /// [`update_max_inner_packets`](Self::update_max_inner_packets).
+    /// A peer is removed.
+    pub(crate) fn forget_peer(&mut self, peer: PeerId) {
+        self.changed_peers.remove(&peer);
+        self.next_hops.forget(peer);
+    }
+
+    /// Notes peers whose paths have changed, for [`follow_peers`](Self::follow_peers).
     pub(crate) fn on_event(&mut self, event: &Event) {
         if let Event::PathUp { peer, .. }
+        | Event::PathDown { peer, .. }
+        | Event::PeerUp { peer }
+        | Event::PeerDown { peer, .. }
         | Event::PathMoved { peer, .. }
         | Event::MtuChanged { peer, .. }
         | Event::AppMoved { peer, .. } = event
@@ -205,11 +218,16 @@ impl Tunnels {
     }
 
     /// Updates the maximum packet length to peers whose paths have changed, before the first packet
-    /// is sent: the MSS of a SYN from there has to fit.
-    pub(crate) fn update_max_inner_packets(&mut self, endpoint: &Endpoint) {
+    /// is sent: the MSS of a SYN from there has to fit. Packets take other peers than those that are down.
+    pub(crate) fn follow_peers(&mut self, now: Instant, endpoint: &Endpoint) {
         for peer in std::mem::take(&mut self.changed_peers) {
+            let mut is_of_tenant = false;
             for tenant in self.tenants.values_mut() {
+                is_of_tenant |= tenant.peers.contains_key(&peer);
                 tenant.update_max_inner_packet(endpoint, peer);
+            }
+            if is_of_tenant {
+                self.next_hops.follow(now, peer, endpoint.is_up(peer));
             }
         }
     }
@@ -263,6 +281,7 @@ impl Tunnels {
                         now,
                         device,
                         seed: &self.seed,
+                        next_hops: &self.next_hops,
                         endpoint,
                     };
                     tenant.ingress(&mut context, &mut self.read[..length]);
@@ -339,6 +358,7 @@ impl Tunnels {
         let mut context = TransitContext {
             now,
             seed: &self.seed,
+            next_hops: &self.next_hops,
             endpoint,
         };
         let tenants = &mut self.tenants;

@@ -22,6 +22,7 @@ use keiro_ip::{
 use super::{
     counts::{Counts, ReceivedPackets},
     device::Device,
+    next_hops::{NextHop, NextHops},
     prefix_faults::{PrefixFault, PrefixFaults},
 };
 
@@ -44,6 +45,8 @@ pub(crate) struct TenantSetup {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PeerSetup {
     pub(crate) prefixes: Vec<IpNet>,
+    /// Behind another peer, and behind this one too while that one is away.
+    pub(crate) backup_prefixes: Vec<IpNet>,
     /// It and others with this flag reach each other through this gateway.
     pub(crate) transit: bool,
     /// Takes what no rule matches.
@@ -64,6 +67,8 @@ pub(crate) struct PacketFromPeer<'a> {
 pub(super) struct Tenant {
     pub(super) setup: TenantSetup,
     locations: PrefixTable<Location>,
+    /// Peers that lead to the same prefixes, best first; each list once.
+    routes: Vec<Vec<PeerId>>,
     pub(super) peers: BTreeMap<PeerId, Peer>,
     pub(super) counts: Counts,
     pub(super) faults: PrefixFaults,
@@ -96,7 +101,7 @@ pub(super) enum FromPeer<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Passing {
     pub(super) from: PeerId,
-    pub(super) to: PeerId,
+    to: RouteId,
     pub(super) header: Header,
     /// The ECN field that it goes on with.
     pub(super) ecn: Ecn,
@@ -117,8 +122,12 @@ pub(super) struct Peer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Location {
     Local,
-    Peer(PeerId),
+    Peers(RouteId),
 }
+
+/// The place of a list of peers in [`Tenant::routes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RouteId(usize);
 
 /// Limits ICMP errors (RFC 4443 §2.4 (f)), each kind for itself: packets to a peer that is down, however many, keep
 /// no sender from learning the size that fits.
@@ -139,6 +148,7 @@ pub(super) struct IngressContext<'a> {
     pub(super) now: Instant,
     pub(super) device: &'a Device,
     pub(super) seed: &'a FlowSeed,
+    pub(super) next_hops: &'a NextHops,
     pub(super) endpoint: &'a mut Endpoint,
 }
 
@@ -148,17 +158,7 @@ const NANOS_PER_ANSWER: u128 = 1_000_000_000 / ANSWERS_MAX as u128;
 
 impl Tenant {
     pub(super) fn new(now: Instant, setup: TenantSetup, counts: Counts) -> Self {
-        let mut locations = PrefixTable::new();
-        let own = setup.own.iter().map(|prefix| (*prefix, Location::Local));
-        let theirs = setup.peers.iter().flat_map(|(peer, of)| {
-            of.prefixes
-                .iter()
-                .map(|prefix| (*prefix, Location::Peer(*peer)))
-        });
-        for (prefix, side) in own.chain(theirs) {
-            // The configuration has none twice.
-            let _ = locations.insert(prefix, side);
-        }
+        let (locations, routes) = locations(&setup);
         let peer = |(peer, of): (&PeerId, &PeerSetup)| {
             let rules = Classifier::new(of.rules.clone()).unwrap_or_else(|error| {
                 tracing::error!(%error, "a tenant's rules are not taken");
@@ -179,6 +179,7 @@ impl Tenant {
         Self {
             setup,
             locations,
+            routes,
             peers,
             counts,
             faults: PrefixFaults::default(),
@@ -223,7 +224,7 @@ impl Tenant {
         if !self.admit(&header) {
             return;
         }
-        let Some(&Location::Peer(to)) = self.locations.longest_match(header.destination) else {
+        let Some(hop) = self.next_hop(with.now, with.next_hops, header.destination) else {
             self.counts.drops.no_route += 1;
             self.faults.note(PrefixFault::NoPeer, header.destination);
             return self.answer(with, packet, &header, Reason::NoRoute);
@@ -237,7 +238,40 @@ impl Tenant {
             return;
         };
         self.counts.stats.ingress_packets += segments.count() as u64 - 1;
-        self.send_segments(with, &header, to, segments);
+        if hop.is_backup {
+            self.counts.stats.backup_packets += segments.count() as u64;
+        }
+        self.send_segments(with, &header, hop.peer, segments);
+    }
+
+    /// The peer of a destination; `None`: it is behind none.
+    pub(super) fn next_hop(
+        &self,
+        now: Instant,
+        next_hops: &NextHops,
+        destination: IpAddr,
+    ) -> Option<NextHop> {
+        match self.locations.longest_match(destination)? {
+            Location::Local => None,
+            Location::Peers(route) => next_hops.choose(now, &self.routes[route.0], |_| true),
+        }
+    }
+
+    /// Where a packet goes on that passes; `None`: its peers are going.
+    pub(super) fn next_hop_of(
+        &self,
+        now: Instant,
+        next_hops: &NextHops,
+        passing: &Passing,
+    ) -> Option<NextHop> {
+        let route = self.routes.get(passing.to.0)?;
+        next_hops.choose(now, route, |to| self.passes(passing.from, to))
+    }
+
+    /// Whether packets of one peer go on to another.
+    fn passes(&self, from: PeerId, to: PeerId) -> bool {
+        let has_transit = |peer| self.peers.get(peer).is_some_and(|of| of.transit);
+        to != from && [&from, &to].into_iter().all(has_transit)
     }
 
     /// Whether a packet from the device may be forwarded; otherwise it is counted.
@@ -411,7 +445,7 @@ impl Tenant {
                 bytes: packet.len() as u64,
             });
         }
-        if let Location::Peer(to) = location {
+        if let Location::Peers(to) = location {
             return FromPeer::Transit(Passing {
                 from,
                 to,
@@ -446,23 +480,25 @@ impl Tenant {
         {
             return Some(last.to);
         }
-        let drops = &mut self.counts.drops;
-        let is_admitted =
-            header.is_routable() && self.locations.admits_source(source, &Location::Peer(from));
-        if !is_admitted {
-            drops.peer_spoofed += 1;
+        let is_behind = |location: &Location| match location {
+            Location::Local => false,
+            Location::Peers(route) => self.routes[route.0].contains(&from),
+        };
+        let of_source = self.locations.longest_match(source);
+        if !header.is_routable() || !of_source.is_some_and(is_behind) {
+            self.counts.drops.peer_spoofed += 1;
             self.faults.note(PrefixFault::PeerSource(from), source);
             return None;
         }
-        let passes = |to: &PeerId| {
-            let both = [from, *to].map(|peer| self.peers.get(&peer).is_some_and(|of| of.transit));
-            *to != from && both == [true; 2]
+        let passes = |route: &RouteId| {
+            let mut peers = self.routes[route.0].iter();
+            peers.any(|to| self.passes(from, *to))
         };
         let to = match self.locations.longest_match(destination) {
             Some(Location::Local) => Location::Local,
-            Some(Location::Peer(to)) if passes(to) => Location::Peer(*to),
+            Some(Location::Peers(route)) if passes(route) => Location::Peers(*route),
             _ => {
-                drops.peer_foreign += 1;
+                self.counts.drops.peer_foreign += 1;
                 self.faults
                     .note(PrefixFault::PeerDestination(from), destination);
                 return None;
@@ -476,6 +512,36 @@ impl Tenant {
         });
         Some(to)
     }
+}
+
+/// Where the prefixes of a tenant are, and the lists of peers that lead to them.
+fn locations(setup: &TenantSetup) -> (PrefixTable<Location>, Vec<Vec<PeerId>>) {
+    let mut by_prefix: BTreeMap<IpNet, Vec<PeerId>> = BTreeMap::new();
+    let first = setup.peers.iter().map(|(peer, of)| (peer, &of.prefixes));
+    let backup = setup.peers.iter();
+    let backup = backup.map(|(peer, of)| (peer, &of.backup_prefixes));
+    for (peer, prefixes) in first.chain(backup) {
+        for prefix in prefixes {
+            let peers = by_prefix.entry(*prefix).or_default();
+            if !peers.contains(peer) {
+                peers.push(*peer);
+            }
+        }
+    }
+    let (mut locations, mut routes) = (PrefixTable::new(), Vec::new());
+    let mut known: BTreeMap<Vec<PeerId>, RouteId> = BTreeMap::new();
+    // An own prefix stays the gateway's: `insert` refuses the same one of a peer.
+    for prefix in &setup.own {
+        let _ = locations.insert(*prefix, Location::Local);
+    }
+    for (prefix, peers) in by_prefix {
+        let route = *known.entry(peers).or_insert_with_key(|peers| {
+            routes.push(peers.clone());
+            RouteId(routes.len() - 1)
+        });
+        let _ = locations.insert(prefix, Location::Peers(route));
+    }
+    (locations, routes)
 }
 
 impl IcmpLimits {

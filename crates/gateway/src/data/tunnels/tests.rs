@@ -18,6 +18,7 @@ const OUTSIDE: PeerId = PeerId(3);
 fn tenant() -> Tenant {
     let peer = |prefix: &str| PeerSetup {
         prefixes: vec![prefix.parse().unwrap()],
+        backup_prefixes: Vec::new(),
         transit: false,
         app: AppId(1),
         rules: Vec::new(),
@@ -63,9 +64,23 @@ fn from(peer: PeerId, ecn: u8, data: &[u8]) -> PacketFromPeer<'_> {
 
 /// To which peer a packet of another goes on, and with which ECN field.
 fn passed_on(tenant: &mut Tenant, peer: PeerId, outer: u8, packet: &[u8]) -> Option<(PeerId, u8)> {
+    passed_on_by(tenant, &NextHops::default(), peer, outer, packet)
+}
+
+/// The same where some peers are up.
+fn passed_on_by(
+    tenant: &mut Tenant,
+    next_hops: &NextHops,
+    peer: PeerId,
+    outer: u8,
+    packet: &[u8],
+) -> Option<(PeerId, u8)> {
     let mut scratch = vec![0; 2000];
     match tenant.filter_from_peer(&from(peer, outer, packet), &mut scratch) {
-        FromPeer::Transit(passing) => Some((passing.to, passing.ecn as u8)),
+        FromPeer::Transit(passing) => {
+            let hop = tenant.next_hop_of(Instant::ZERO, next_hops, &passing)?;
+            Some((hop.peer, passing.ecn as u8))
+        }
         FromPeer::Deliver(_) | FromPeer::Dropped => None,
     }
 }
@@ -116,6 +131,68 @@ fn packets_of_a_site_go_on_to_another_site_and_to_no_other_peer() {
     // What is for this gateway's own networks is still written.
     let here = packet(one, [10, 1, 0, 1], 0);
     assert_eq!(filtered(&mut hub, 0, &here), Some(here.clone()));
+}
+
+/// With these peers up.
+fn up(peers: &[PeerId]) -> NextHops {
+    let mut hops = NextHops::default();
+    for peer in peers {
+        hops.follow(Instant::ZERO, *peer, true);
+    }
+    hops
+}
+
+#[test]
+fn a_branch_takes_packets_of_both_hubs_and_sends_to_the_first_that_is_up() {
+    let mut setup = tenant().setup;
+    let [first, second] = [PEER, OTHER].map(|peer| setup.peers[&peer].prefixes.clone());
+    for (peer, backup) in [(PEER, second), (OTHER, first)] {
+        let of = setup.peers.get_mut(&peer).expect("a hub");
+        of.backup_prefixes = backup;
+    }
+    let mut branch = Tenant::new(Instant::ZERO, setup, Counts::default());
+    let hop = |branch: &Tenant, hops: &NextHops, to: [u8; 4]| {
+        let hop = branch.next_hop(Instant::ZERO, hops, Ipv4Addr::from(to).into());
+        hop.map(|hop| (hop.peer, hop.is_backup))
+    };
+    for (peers, expected) in [
+        (&[PEER, OTHER][..], [(PEER, false), (OTHER, false)]),
+        (&[OTHER], [(OTHER, true), (OTHER, false)]),
+        (&[PEER], [(PEER, false), (PEER, true)]),
+        (&[], [(PEER, false), (OTHER, false)]),
+    ] {
+        let found = [[10, 2, 0, 1], [10, 3, 0, 1]].map(|to| hop(&branch, &up(peers), to));
+        assert_eq!(found, expected.map(Some), "{peers:?}");
+    }
+    assert_eq!(hop(&branch, &up(&[PEER]), [10, 4, 0, 1]), None);
+    let inward = packet([10, 2, 0, 1], [10, 1, 0, 1], 0);
+    for hub in [PEER, OTHER] {
+        let mut scratch = vec![0; 2000];
+        let taken = branch.filter_from_peer(&from(hub, 0, &inward), &mut scratch);
+        assert_eq!(taken, FromPeer::Deliver(&inward), "{hub:?}");
+    }
+    // Nor does it pass anything on between its hubs.
+    let through = packet([10, 2, 0, 1], [10, 3, 0, 1], 0);
+    assert_eq!(passed_on(&mut branch, PEER, 0, &through), None);
+}
+
+#[test]
+fn a_hub_passes_packets_for_a_site_that_it_misses_to_the_other_hub_and_none_back() {
+    let mut setup = hub().setup;
+    let sites = [PEER, OTHER].map(|peer| setup.peers[&peer].prefixes.clone());
+    let other_hub = setup.peers.get_mut(&OUTSIDE).expect("the other hub");
+    other_hub.backup_prefixes = sites.concat();
+    other_hub.transit = true;
+    let mut hub = Tenant::new(Instant::ZERO, setup, Counts::default());
+    let mut to_other = |peers: &[PeerId], from_peer| {
+        let there = packet([10, 2, 0, 1], [10, 3, 0, 1], 0);
+        let gone = passed_on_by(&mut hub, &up(peers), from_peer, 0, &there);
+        gone.map(|(peer, _)| peer)
+    };
+    assert_eq!(to_other(&[PEER, OTHER, OUTSIDE], PEER), Some(OTHER));
+    assert_eq!(to_other(&[PEER, OUTSIDE], PEER), Some(OUTSIDE));
+    assert_eq!(to_other(&[OTHER, OUTSIDE], OUTSIDE), Some(OTHER));
+    assert_eq!(to_other(&[OUTSIDE], OUTSIDE), Some(OTHER), "never back");
 }
 
 #[test]
@@ -290,7 +367,7 @@ fn whatever_changes_a_path_makes_rooms_be_asked_for_again() {
     for event in changing {
         tunnels.on_event(&event);
         assert_eq!(tunnels.changed_peers, BTreeSet::from([PEER]), "{event:?}");
-        tunnels.update_max_inner_packets(&endpoint);
+        tunnels.follow_peers(Instant::ZERO, &endpoint);
         assert!(tunnels.changed_peers.is_empty());
     }
 }

@@ -16,7 +16,10 @@ use keiro_ip::{
     mss,
 };
 
-use super::tenant::{Passing, Tenant};
+use super::{
+    next_hops::NextHops,
+    tenant::{Passing, Tenant},
+};
 
 /// Packets that wait for the core.
 #[derive(Default)]
@@ -62,6 +65,7 @@ impl TransitQueue {
 pub(super) struct TransitContext<'a> {
     pub(super) now: Instant,
     pub(super) seed: &'a FlowSeed,
+    pub(super) next_hops: &'a NextHops,
     pub(super) endpoint: &'a mut Endpoint,
 }
 
@@ -73,11 +77,13 @@ impl Tenant {
         passing: &Passing,
         packet: &[u8],
     ) {
-        let Passing {
-            from, to, header, ..
-        } = passing;
+        let Passing { from, header, .. } = passing;
         let id = self.setup.config.id;
-        let Some(peer) = self.peers.get(to) else {
+        let Some(hop) = self.next_hop_of(with.now, with.next_hops, passing) else {
+            return;
+        };
+        let to = hop.peer;
+        let Some(peer) = self.peers.get(&to) else {
             return;
         };
         let app = peer.app_of(header);
@@ -88,9 +94,9 @@ impl Tenant {
             self.counts.drops.hop_limit += 1;
             return self.answer_peer(with, *from, packet, header, Reason::HopLimitExceeded);
         }
-        let Some(room) = with.endpoint.packet_room(*to, id, app) else {
+        let Some(room) = with.endpoint.packet_room(to, id, app) else {
             self.counts.drops.no_path += 1;
-            if !with.endpoint.is_up(*to) {
+            if !with.endpoint.is_up(to) {
                 self.answer_peer(with, *from, packet, header, Reason::HostUnreachable);
             }
             return;
@@ -100,7 +106,7 @@ impl Tenant {
         let back = self.peers.get(from).map(|peer| peer.max_inner_packet);
         mss::clamp(&mut data, header, room.min(back.unwrap_or(room)));
         // Longer ones than one datagram has room for leave in parts.
-        let longest = with.endpoint.packet_max(*to, id, app).unwrap_or(0);
+        let longest = with.endpoint.packet_max(to, id, app).unwrap_or(0);
         let flow_hash = with.seed.number(&FlowKey::of(header)) as u32;
         let ecn = passing.ecn as u8;
         let stats = &mut self.counts.stats;
@@ -111,7 +117,7 @@ impl Tenant {
                 data,
             };
             // Refusals are counted in the core, or the peer is being removed.
-            let _ = with.endpoint.send_packet(with.now, *to, id, app, packet);
+            let _ = with.endpoint.send_packet(with.now, to, id, app, packet);
         };
         let length = data.len();
         let is_sent = match length <= longest {
@@ -122,6 +128,7 @@ impl Tenant {
             false => fragment::fragment(&data, header, room, |part| send(part.to_vec())).is_ok(),
         };
         if is_sent {
+            stats.backup_packets += u64::from(hop.is_backup);
             stats.transit_packets += 1;
             stats.transit_bytes += length as u64;
         } else {
