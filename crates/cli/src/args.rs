@@ -308,6 +308,9 @@ pub(crate) struct Invite {
     /// Where the branch reaches the hub; up to three. `endpoint` of the configuration unless given
     #[arg(long = "endpoint", value_name = "HOST:PORT")]
     pub(crate) endpoints: Vec<PeerEndpoint>,
+    /// Invite a second hub instead of a branch, which branches and this hub reach there; repeat it for several
+    #[arg(long = "second-hub", value_name = "HOST:PORT")]
+    pub(crate) second_hub: Vec<PeerEndpoint>,
     /// Also if there is such a branch or invitation: its key or token is refused from now on
     #[arg(long)]
     pub(crate) replace: bool,

@@ -70,6 +70,7 @@ pub use self::{
 };
 pub(crate) use self::{
     app_needs::app_needs,
+    endpoint::peer_endpoints,
     tenant::{is_forwarded, prefixes},
     values::{REASSEMBLY_MIN, name, public_key, value},
 };
@@ -302,6 +303,8 @@ pub enum PeerOrigin {
     Written,
     /// A site of the network whose registry is here.
     Site,
+    /// The second hub of the network, by the registry.
+    SecondHub,
     /// The provisional key of an invitation. It has neither applications nor tenants.
     Invitation,
 }

@@ -93,7 +93,7 @@ impl Hub<'_> {
             );
         };
         if let Some(redeemed) = &invitation.redeemed {
-            let mut sites = self.registry.sites.iter();
+            let mut sites = self.registry.members();
             let site = sites.find(|(_, site)| site.public_key == redeemed.by);
             return match site {
                 Some((name, site))
@@ -157,6 +157,14 @@ impl Hub<'_> {
         }
         if let Some(refused) = self.refuse_prefixes(invited, invitation, name, prefixes) {
             return Some(refused);
+        }
+        if !invitation.hub_endpoint.is_empty()
+            && let Some((second, _)) = &self.registry.second_hub
+        {
+            let text = format!(
+                "the network has the second hub `{second}`; `keiro revoke {second}` at the first hub removes it"
+            );
+            return refused(EnrolRefusedReason::NameTaken, text);
         }
         let text = self.collision(request)?;
         refused(EnrolRefusedReason::NameTaken, text)
@@ -236,6 +244,7 @@ impl Hub<'_> {
     fn owner_of_name(&self, invited: &Name, name: &Name) -> Option<&'static str> {
         match () {
             () if self.registry.sites.contains_key(name) => Some("another site"),
+            () if self.registry.is_second_hub(name) => Some("the second hub"),
             () if name != invited && self.registry.invitations.contains_key(name) => {
                 Some("a site that is invited")
             }
@@ -253,7 +262,7 @@ impl Hub<'_> {
         if key == provisional {
             return Some("the invitation".to_owned());
         }
-        let mut sites = self.registry.sites.iter();
+        let mut sites = self.registry.members();
         if let Some((name, _)) = sites.find(|(_, site)| site.public_key == *key) {
             return Some(format!("site `{name}`"));
         }

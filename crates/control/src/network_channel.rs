@@ -7,13 +7,15 @@
 mod tests;
 mod texts;
 
+use std::collections::BTreeSet;
+
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     config::Name,
     key::{PresharedKey, PublicKey},
-    network::PublicRegistry,
+    network::{PublicRegistry, REPLICA_BYTES_MAX, Replica},
 };
 
 /// The application of the documents. No name in a configuration may begin with [`RESERVED_PREFIX`].
@@ -21,7 +23,7 @@ pub const NETWORK_APP: &str = "keiro.network";
 /// Names of applications that begin so are Keiro's own.
 pub const RESERVED_PREFIX: &str = "keiro.";
 /// Bytes of a document; a longer one is refused.
-pub const DOCUMENT_BYTES_MAX: usize = 1 << 20;
+pub const DOCUMENT_BYTES_MAX: usize = REPLICA_BYTES_MAX;
 /// Bytes of a document of a gateway that joins; a longer one is refused.
 pub const ENROL_BYTES_MAX: usize = 64 << 10;
 /// Prefixes of one site; more are refused. Ours.
@@ -39,9 +41,19 @@ pub enum Document {
     EnrolRefused(EnrolRefused),
     /// From the hub to a site: what there is at all sites.
     Registry(Box<PublicRegistry>),
+    /// From the first hub to the second: the registry itself, with the sites' keys.
+    RegistryCopy(Box<Replica>),
+    /// From one hub to the other: which sites have a session with it.
+    SitesUp(SitesUp),
     /// Of a newer release.
     #[serde(other)]
     Unknown,
+}
+
+/// The sites that have a session with a hub.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SitesUp {
+    pub sites: BTreeSet<Name>,
 }
 
 /// What a gateway asks for that joins.
@@ -71,6 +83,9 @@ pub struct Enrolled {
     /// Networks behind the site, as the hub has noted them.
     #[serde(with = "texts::list")]
     pub prefixes: Vec<IpNet>,
+    /// It is the second hub and no branch.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_second_hub: bool,
     /// An address of the hub's device in that tenant, which answers pings; absent: it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hub_address: Option<std::net::IpAddr>,

@@ -14,7 +14,7 @@ use keiro_control::{
     config::{Membership, Name, Tenant},
     enrolment::{Hub, Refused, Verdict},
     key::{PresharedKey, PublicKey},
-    network::{EditError, Redemption, RegistryEdit, Site},
+    network::{EditError, Redemption, RegistryEdit, SecondHub, Site},
     network_channel::{Document, Enrol, EnrolRefused, EnrolRefusedReason, Enrolled},
     protocol::EventKind,
 };
@@ -167,7 +167,9 @@ impl Gateway {
             Some(Membership::Hub(hub)) => {
                 self.take_into(&hub.registry, provisional, request, remote)
             }
-            Some(Membership::Branch { .. }) | None => anyhow::bail!("this gateway is no hub"),
+            Some(Membership::Branch { .. } | Membership::SecondHub { .. }) | None => {
+                anyhow::bail!("this gateway has no registry")
+            }
         }
     }
 
@@ -207,8 +209,13 @@ impl Gateway {
                 preshared_key,
                 prefixes,
             } => {
+                let is_second_hub = edit.registry().is_second_hub(&site);
+                let answer = self.enrolled(tenant, site, preshared_key, prefixes);
                 return Ok(Ok(Taken {
-                    answer: self.enrolled(tenant, site, preshared_key, prefixes),
+                    answer: Box::new(Enrolled {
+                        is_second_hub,
+                        ..answer
+                    }),
                     invitation: None,
                 }));
             }
@@ -228,34 +235,46 @@ impl Gateway {
             from: remote.map_or(unknown, |remote| remote.ip().to_canonical()),
         });
         edit.remove_expired(now.checked_sub(ENDED_KEPT).unwrap_or(UNIX_EPOCH));
-        edit.put_site(&request.name, &site);
+        let is_second_hub = !used.hub_endpoint.is_empty();
+        match is_second_hub {
+            true => {
+                let endpoint = used.hub_endpoint.clone();
+                edit.put_second_hub(&request.name, &SecondHub { site, endpoint });
+            }
+            false => edit.put_site(&request.name, &site),
+        }
         edit.put_invitation(&invitation, &used);
         edit.commit()?;
         let Enrol { name, prefixes, .. } = request.clone();
+        let answer = self.enrolled(tenant, name, preshared_key, prefixes);
         Ok(Ok(Taken {
-            answer: self.enrolled(tenant, name, preshared_key, prefixes),
+            answer: Box::new(Enrolled {
+                is_second_hub,
+                ..answer
+            }),
             invitation: Some(invitation),
         }))
     }
 
-    /// What a site needs.
+    /// What a branch needs.
     fn enrolled(
         &self,
         tenant: &Tenant,
         name: Name,
         preshared_key: PresharedKey,
         prefixes: Vec<IpNet>,
-    ) -> Box<Enrolled> {
-        Box::new(Enrolled {
+    ) -> Enrolled {
+        Enrolled {
             name,
             hub: self.config.gateway.name.clone(),
             preshared_key,
             tenant: tenant.name.clone(),
             tenant_id: tenant.id,
             prefixes,
+            is_second_hub: false,
             hub_address: tenant.addresses.first().map(|address| address.addr()),
             hub_unix_seconds: unix_seconds(),
-        })
+        }
     }
 
     /// Where a peer is, on the first of its paths that is up.

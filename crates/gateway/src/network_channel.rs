@@ -133,9 +133,14 @@ impl Gateway {
                 self.enrol(id, &name, &key, &request)?;
                 Ok(None)
             }
-            Document::Registry(registry) if self.is_hub_of_this(index) => {
-                Ok(self.on_public_registry(&registry))
+            Document::Registry(registry) => Ok(match self.hub_of_this(index) {
+                Some(is_first) => self.on_public_registry(&registry, is_first),
+                None => Some(RefusalReason::Other),
+            }),
+            Document::RegistryCopy(replica) if self.is_first_hub(index) => {
+                Ok(self.on_registry_copy(*replica))
             }
+            Document::SitesUp(up) => Ok(self.on_sites_up(&name, up)),
             Document::Unknown => {
                 self.counts.documents.unknown += 1;
                 Ok(None)
@@ -144,7 +149,7 @@ impl Gateway {
             Document::Enrol(_)
             | Document::Enrolled(_)
             | Document::EnrolRefused(_)
-            | Document::Registry(_) => Ok(Some(RefusalReason::Other)),
+            | Document::RegistryCopy(_) => Ok(Some(RefusalReason::Other)),
         }
     }
 }

@@ -529,6 +529,7 @@ impl<'a> View<'a> {
                 .names()
                 .map(str::to_owned)
                 .collect(),
+            up_at_other_hub: self.gateway.sites.is_up_at_other_hub(peer),
             dropped_packets: dropped
                 .map(|(reason, count)| (reason.to_owned(), count))
                 .collect(),

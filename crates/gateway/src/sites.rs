@@ -1,28 +1,29 @@
-//! The sites of this gateway's network: at the hub they follow the registry's file, at a branch what the hub has
-//! sent.
+//! The sites of this gateway's network: at the hub they follow the registry's file, at a branch or a second hub what
+//! the hub has sent.
 //!
 //! What the sites mean for a configuration is decided by [`NetworkState::applied_to`]. A changed registry is applied
 //! like a reload, so that only what changed is touched. One that is wrong is reported, and the last good one stays in
 //! force.
 
 mod pushes;
+mod seen;
 
 use std::{
     fs,
     os::unix::fs::MetadataExt,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant as Stopwatch, SystemTime},
 };
 
 use keiro_control::{
     ConfigError, PublicKey,
-    config::{Config, Found, Membership, Peer},
-    network::{NetworkState, PublicRegistry},
-    network_channel::Document,
+    config::{Config, Found, Membership, Name, Peer, PeerOrigin},
+    network::{NetworkState, PublicRegistry, Registry, Replica, SITES_MAX},
+    network_channel::{Document, SitesUp},
     protocol::EventKind,
 };
 use keiro_core::{AppId, Event, PeerId, RefusalReason};
 
-use self::pushes::Pushes;
+use self::{pushes::Pushes, seen::SeenSites};
 use crate::{
     data::command::DataThreadGone, enrolment::Requests, follow_uplinks::look, gateway::Gateway,
     reload::Reloaded, uplinks::found_interfaces,
@@ -46,6 +47,8 @@ pub(crate) struct Sites {
     /// Of the registry.
     revision: u64,
     pushes: Pushes,
+    /// Of two hubs, which sites each has.
+    seen: SeenSites,
 }
 
 /// By which a changed file is noticed: a file that is replaced is another one.
@@ -76,6 +79,7 @@ impl Sites {
             incarnation: u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX),
             revision: 0,
             pushes: Pushes::default(),
+            seen: SeenSites::default(),
         };
         let prepared = sites.prepare(sites.of_file.clone())?;
         sites.take(prepared);
@@ -92,7 +96,9 @@ impl Sites {
         let hub = hub_key(&of_file);
         let state = match &self.state {
             // What this run has heard is newer than what was kept, and may not have been kept.
-            NetworkState::Branch(_) if hub.is_some() && hub == hub_key(&self.of_file) => {
+            NetworkState::Branch(_) | NetworkState::SecondHub(_)
+                if hub.is_some() && hub == hub_key(&self.of_file) =>
+            {
                 self.state.clone()
             }
             _ => {
@@ -140,8 +146,14 @@ impl Sites {
     /// A peer has come up or gone down.
     pub(crate) fn on_event(&mut self, event: &Event) {
         match event {
-            Event::PeerUp { peer } => self.pushes.on_up(*peer),
-            Event::PeerDown { peer, .. } => self.pushes.on_down(*peer),
+            Event::PeerUp { peer } => {
+                self.pushes.on_up(*peer);
+                self.seen.on_up(*peer);
+            }
+            Event::PeerDown { peer, .. } => {
+                self.pushes.on_down(*peer);
+                self.seen.on_down(*peer);
+            }
             _ => {}
         }
     }
@@ -151,14 +163,47 @@ impl Sites {
         self.pushes.on_done(peer, is_delivered);
     }
 
-    /// The part of the registry for the site that is the peer of this name.
-    fn public_part(&self, peer: &str) -> Option<PublicRegistry> {
-        let NetworkState::Hub(registry) = &self.state else {
-            return None;
+    /// What the peer of this name gets of the registry: a site its part, the second hub all of it. `None`: it is
+    /// neither.
+    fn document_for(&self, peer: &str) -> Option<Document> {
+        let site = |registry: &Registry| {
+            let mut sites = registry.sites.keys();
+            sites.find(|name| name.as_str() == peer).cloned()
         };
-        let name = registry.sites.keys().find(|name| name.as_str() == peer)?;
-        let number = [self.incarnation, self.revision];
-        PublicRegistry::of_site(registry, &self.of_file, name, number)
+        let part = match &self.state {
+            NetworkState::Hub(registry) => {
+                let number = [self.incarnation, self.revision];
+                let second = registry.second_hub.as_ref();
+                if second.is_some_and(|(name, _)| name.as_str() == peer) {
+                    let replica = Replica::new(registry, &self.of_file, number)?;
+                    return Some(Document::RegistryCopy(Box::new(replica)));
+                }
+                PublicRegistry::of_site(registry, &self.of_file, &site(registry)?, number)?
+            }
+            NetworkState::SecondHub(replica) => {
+                let registry = replica.registry()?;
+                PublicRegistry::of_site_in(registry, &replica.network_copy(), &site(registry)?)?
+            }
+            NetworkState::Branch(_) | NetworkState::Nothing => return None,
+        };
+        Some(Document::Registry(Box::new(part)))
+    }
+
+    /// The name of the other one of two hubs; `None`: this is none, or the only one.
+    pub(crate) fn other_hub(&self) -> Option<&Name> {
+        match (&self.state, &self.of_file.network) {
+            (NetworkState::Hub(registry), _) => Some(&registry.second_hub.as_ref()?.0),
+            (NetworkState::SecondHub(_), Some(Membership::SecondHub { first })) => {
+                Some(&self.of_file[*first].name)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a site is up at the other hub; `None`: there is none, or it has not said so.
+    pub(crate) fn is_up_at_other_hub(&self, peer: &Peer) -> Option<bool> {
+        let is_site = peer.origin == PeerOrigin::Site && self.other_hub().is_some();
+        is_site.then(|| self.seen.at_other_hub(&peer.name))?
     }
 
     /// The registry's file is another one than was read.
@@ -184,10 +229,12 @@ impl PreparedSites {
     }
 }
 
-/// The key of a branch's hub; `None`: it is no branch.
+/// The key of the hub that a branch or a second hub follows; `None`: it is neither.
 fn hub_key(config: &Config) -> Option<PublicKey> {
     match config.network {
-        Some(Membership::Branch { hub }) => Some(config[hub].public_key),
+        Some(Membership::Branch { hub } | Membership::SecondHub { first: hub }) => {
+            Some(config[hub].public_key)
+        }
         Some(Membership::Hub(_)) | None => None,
     }
 }
@@ -257,15 +304,25 @@ impl Gateway {
         }
     }
 
-    /// Whether the peer in this place is the hub of this branch.
-    pub(crate) fn is_hub_of_this(&self, index: usize) -> bool {
-        matches!(&self.sites.of_file.network, Some(Membership::Branch { hub }) if hub.0 == index)
+    /// Whether the peer in this place is a hub of this branch: `Some(true)`: the one of its file.
+    pub(crate) fn hub_of_this(&self, index: usize) -> Option<bool> {
+        let Some(Membership::Branch { hub }) = &self.sites.of_file.network else {
+            return None;
+        };
+        let is_second = self.config.peers[index].origin == PeerOrigin::SecondHub;
+        (hub.0 == index || is_second).then_some(hub.0 == index)
     }
 
-    /// What the hub has sent; kept for the next start, and applied. Why it is refused; `None`: it is not.
+    /// Whether the peer in this place is the first hub, and this gateway the second.
+    pub(crate) fn is_first_hub(&self, index: usize) -> bool {
+        matches!(&self.sites.of_file.network, Some(Membership::SecondHub { first }) if first.0 == index)
+    }
+
+    /// What a hub has sent; kept for the next start, and applied. Why it is refused; `None`: it is not.
     pub(crate) fn on_public_registry(
         &mut self,
         registry: &PublicRegistry,
+        is_of_first_hub: bool,
     ) -> Option<RefusalReason> {
         if let Err(error) = registry.check() {
             let text = format!("what the hub has sent is not taken: {error}");
@@ -274,9 +331,13 @@ impl Gateway {
         }
         let known = match &self.sites.state {
             NetworkState::Branch(known) => Some(&**known),
-            NetworkState::Hub(_) | NetworkState::Nothing => None,
+            NetworkState::Hub(_) | NetworkState::SecondHub(_) | NetworkState::Nothing => None,
         };
-        if self.draining || !registry.follows(known) {
+        let is_newer = match is_of_first_hub {
+            true => registry.follows(known),
+            false => registry.copy_follows(known),
+        };
+        if self.draining || !is_newer {
             return None;
         }
         let is_news = known.is_none_or(|known| !registry.says_the_same(known));
@@ -293,6 +354,77 @@ impl Gateway {
         None
     }
 
+    /// What the first hub has sent to this one, the second; kept for the next start, and applied. Why it is refused;
+    /// `None`: it is not.
+    pub(crate) fn on_registry_copy(&mut self, replica: Replica) -> Option<RefusalReason> {
+        let checked = replica.check().and_then(|replica| {
+            replica.check_with(&self.sites.of_file, &[])?;
+            Ok(replica)
+        });
+        let replica = match checked {
+            Ok(replica) => replica,
+            Err(error) => {
+                let text = format!("what the first hub has sent is not taken: {error}");
+                self.reject_sites(text.clone(), 1, text);
+                return Some(RefusalReason::Other);
+            }
+        };
+        if self.draining {
+            return None;
+        }
+        let is_known = matches!(&self.sites.state, NetworkState::SecondHub(known) if replica.says_the_same(known));
+        let prepared = PreparedSites {
+            of_file: self.sites.of_file.clone(),
+            state: NetworkState::SecondHub(Box::new(replica)),
+            read: None,
+        };
+        self.sites.retry = None;
+        match is_known {
+            true => self.sites.take(prepared),
+            false => self.adopt_and_keep(prepared),
+        }
+        None
+    }
+
+    /// Which sites the other hub has. Why it is refused; `None`: it is not.
+    pub(crate) fn on_sites_up(&mut self, peer: &str, up: SitesUp) -> Option<RefusalReason> {
+        let is_of_other_hub = self
+            .sites
+            .other_hub()
+            .is_some_and(|name| name.as_str() == peer);
+        if !is_of_other_hub || up.sites.len() > SITES_MAX {
+            return Some(RefusalReason::Other);
+        }
+        self.sites.seen.on_heard(up.sites);
+        None
+    }
+
+    /// Sends the other hub which sites this one has, if it does not know.
+    fn push_sites_up(&mut self) -> Result<(), DataThreadGone> {
+        let Some(other) = self.sites.other_hub().map(Name::to_string) else {
+            return Ok(());
+        };
+        let Some(other_id) = self.active.peer_id(&other) else {
+            return Ok(());
+        };
+        let there = self.active.peer_ids().collect();
+        self.sites.seen.retain(&there);
+        let peers = self.config.peers.iter();
+        let sites = peers.filter(|peer| peer.origin == PeerOrigin::Site);
+        let is_up = |peer: &&Peer| {
+            let id = self.active.peer_id(peer.name.as_str());
+            id.is_some_and(|id| self.sites.seen.is_up(id))
+        };
+        let up = sites.filter(is_up).map(|peer| peer.name.clone()).collect();
+        match self.sites.seen.poll(other_id, &up, Stopwatch::now()) {
+            true => {
+                let document = Document::SitesUp(SitesUp { sites: up });
+                self.send_network_document(&other, &document)
+            }
+            false => Ok(()),
+        }
+    }
+
     /// Sends the registry to sites that do not have it as it is now.
     pub(crate) fn push_registry(&mut self) -> Result<(), DataThreadGone> {
         if !self.sites.pushes.take_news() {
@@ -305,11 +437,9 @@ impl Gateway {
             let name = self.active.peer_name(peer).map(str::to_owned);
             let part = name
                 .as_deref()
-                .and_then(|name| self.sites.public_part(name));
+                .and_then(|name| self.sites.document_for(name));
             match name.zip(part) {
-                Some((name, part)) => {
-                    self.send_network_document(&name, &Document::Registry(Box::new(part)))?;
-                }
+                Some((name, part)) => self.send_network_document(&name, &part)?,
                 // It is a peer of the file, or has an invitation alone.
                 None => self.sites.pushes.on_down(peer),
             }
@@ -320,22 +450,25 @@ impl Gateway {
     /// Sends again what was lost.
     pub(crate) fn retry_pushes(&mut self) -> Result<(), DataThreadGone> {
         self.sites.pushes.on_timeout();
-        self.push_registry()
+        self.push_registry()?;
+        self.push_sites_up()
     }
 
     /// Applies them. A branch keeps them for its next start, but for what cannot be applied, which must not keep it
     /// from that.
     fn adopt_and_keep(&mut self, prepared: PreparedSites) {
-        let sent = match &prepared.state {
-            NetworkState::Branch(registry) => Some(registry.clone()),
-            NetworkState::Hub(_) | NetworkState::Nothing => None,
+        if !self.adopt_sites(prepared) {
+            return;
+        }
+        let directory = &self.sites.of_file.gateway.state_directory;
+        let kept = match &self.sites.state {
+            NetworkState::Branch(registry) => registry.keep(directory).map_err(|e| e.to_string()),
+            NetworkState::SecondHub(replica) => replica.keep(directory).map_err(|e| e.to_string()),
+            NetworkState::Hub(_) | NetworkState::Nothing => Ok(()),
         };
-        if self.adopt_sites(prepared)
-            && let Some(registry) = sent
-            && let Err(error) = registry.keep(&self.sites.of_file.gateway.state_directory)
-        {
+        if let Err(error) = kept {
             tracing::warn!(
-                %error,
+                error,
                 "the sites of the network are not kept; after a restart they are unknown until the hub is reached"
             );
         }
@@ -381,6 +514,9 @@ impl Gateway {
         let reloaded = self.adopt(written, &found, &machine)?;
         self.written = written.clone();
         self.found = found;
+        // A second hub may have a name.
+        self.host_names.follow(&self.written);
+        self.follow_host_names();
         Ok(reloaded)
     }
 

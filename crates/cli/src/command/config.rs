@@ -184,6 +184,19 @@ fn network_text(config: &Config) -> Option<String> {
             "network: branch of hub `{}`, from which it learns of the other sites\n",
             config[*hub].name
         ),
+        (Membership::SecondHub { first }, known) => {
+            let sites = match &known {
+                Ok(NetworkState::SecondHub(replica)) => replica
+                    .registry()
+                    .map_or(0, |registry| registry.sites.len()),
+                _ => 0,
+            };
+            format!(
+                "network: second hub, with {} in its copy of the registry of `{}`\n",
+                plural(sites, "site"),
+                config[*first].name
+            )
+        }
         (Membership::Hub(_), Err(error)) => {
             format!("note: here the gateway would not start: {error}\n")
         }

@@ -73,6 +73,12 @@ pub(super) fn join(args: &args::Join) -> Result<(), Failure> {
         enrolled.name,
         list(&enrolled.prefixes)
     );
+    if enrolled.is_second_hub {
+        message!(
+            "this gateway is the network's second hub; {} stays the one that invites",
+            enrolled.hub
+        );
+    }
     files.start(&enrolled)
 }
 

@@ -16,7 +16,9 @@ use keiro_control::{
     enrolment,
     invitation::{ID_BYTES, SECRET_BYTES, Secret, TOKEN_ENDPOINTS_MAX, Token},
     key::{PublicKey, load_private_key},
-    network::{EditError, Invitation, InvitationId, Registry, RegistryEdit, SITE_NAME_BYTES_MAX},
+    network::{
+        EditError, Invitation, InvitationId, Registry, RegistryEdit, Replica, SITE_NAME_BYTES_MAX,
+    },
     protocol::{PeerSnapshot, PeerState, Request, Response, Timestamp, client::Client},
 };
 use serde::Serialize;
@@ -58,6 +60,13 @@ impl Hub {
                 "this gateway is a branch; its hub has the registry",
             )
             .hint("run the command at the hub")),
+            Some(Membership::SecondHub { first }) => {
+                let first = &config[*first].name;
+                Err(Failure::new(format!(
+                    "this gateway is the second hub; `{first}` has the registry, and it is changed there alone"
+                ))
+                .hint(format!("run the command at `{first}`")))
+            }
             None => Err(Failure::new(format!(
                 "{} has no [network], so this gateway is no hub",
                 args.config.display()
@@ -159,6 +168,7 @@ pub(super) fn invite(args: &args::Invite) -> Result<(), Failure> {
         public_key: provisional,
         preshared_key: token.secret.preshared_key(),
         prefixes: (!args.prefixes.is_empty()).then(|| args.prefixes.clone()),
+        hub_endpoint: args.second_hub.clone(),
         expires: token.expires(),
         redeemed: None,
     };
@@ -174,7 +184,11 @@ pub(super) fn invite(args: &args::Invite) -> Result<(), Failure> {
         );
     }
     let until = enrolment::time(token.expires());
-    message!("`{name}` is invited until {until}. At the new site, as root:");
+    let part = match args.second_hub[..] {
+        [] => "invited",
+        _ => "invited as the second hub",
+    };
+    message!("`{name}` is {part} until {until}. At the new site, as root:");
     message!("  keiro join TOKEN");
     message!(
         "with this token, which is a secret until then (`keiro revoke {name}` takes it back):"
@@ -206,6 +220,18 @@ fn make_room(
     }
     let mut others = registry.clone();
     others.sites.retain(|of, _| !removal.sites.contains(of));
+    if !args.second_hub.is_empty()
+        && let Some((second, _)) = &registry.second_hub
+        && second != name
+    {
+        return Err(
+            Failure::new(format!("the network has the second hub `{second}`"))
+                .hint(format!("`keiro revoke {second}` removes it")),
+        );
+    }
+    others.second_hub = others
+        .second_hub
+        .filter(|(of, _)| !removal.sites.contains(of));
     others
         .refuse_claim(config, &[], name, &args.prefixes)
         .or_else(|refusal| match args.prefixes[..] {
@@ -228,6 +254,7 @@ fn refuse_present(
         |invitation: &Invitation| invitation.redeemed.is_none() && !is_over(invitation, now);
     let what = match () {
         () if registry.sites.contains_key(name) => format!("`{name}` is a site already"),
+        () if registry.is_second_hub(name) => format!("`{name}` is the second hub already"),
         () if registry.invitations.get(name).is_some_and(waits) => {
             format!("`{name}` is invited already")
         }
@@ -252,6 +279,7 @@ fn is_over(invitation: &Invitation, now: SystemTime) -> bool {
 /// What is removed with a name.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Removal {
+    /// And the second hub.
     sites: Vec<Name>,
     invitations: Vec<Name>,
     /// Those of the sites and invitations.
@@ -264,7 +292,7 @@ impl Removal {
     fn of(registry: &Registry, name: &Name) -> Self {
         let mut removal = Self::default();
         let used_by = registry.invitations.get(name).and_then(used_by);
-        for (of, site) in &registry.sites {
+        for (of, site) in registry.members() {
             if of == name || Some(site.public_key) == used_by {
                 removal.sites.push(of.clone());
                 removal.keys.push(site.public_key);
@@ -292,6 +320,7 @@ impl Removal {
     fn take_out(&self, edit: &mut RegistryEdit) {
         for site in &self.sites {
             edit.remove_site(site);
+            edit.remove_second_hub(site);
         }
         for invitation in &self.invitations {
             edit.remove_invitation(invitation);
@@ -387,6 +416,9 @@ pub(super) fn revoke(args: &args::Revoke) -> Result<(), Failure> {
 struct SiteRow {
     name: String,
     state: SiteState,
+    /// At the other one of two hubs; absent: there is none, or it is an invitation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state_at_other_hub: Option<SiteState>,
     public_key: Option<String>,
     prefixes: Vec<String>,
     /// How long it has been up or down; `None`: the gateway does not run, or it is none yet.
@@ -414,6 +446,14 @@ enum SiteState {
 }
 
 impl SiteState {
+    fn of(peer: Option<&PeerSnapshot>) -> Self {
+        match peer.map(|peer| peer.state) {
+            Some(PeerState::Up) => Self::Up,
+            Some(_) => Self::Down,
+            None => Self::Unknown,
+        }
+    }
+
     const fn as_str(self) -> &'static str {
         match self {
             Self::Up => "up",
@@ -429,22 +469,74 @@ impl SiteState {
 #[derive(Serialize)]
 struct AllSites {
     sites: Vec<SiteRow>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    other_hub: Option<OtherHub>,
+}
+
+/// The other one of two hubs.
+#[derive(Debug, Serialize)]
+struct OtherHub {
+    name: String,
+    state: SiteState,
+    /// How long it has been up or down; `None`: the gateway does not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state_seconds: Option<f64>,
+    /// Since when this gateway, the second hub, has its copy of the registry; absent: it is the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    copied: Option<Timestamp>,
+}
+
+impl OtherHub {
+    fn new(name: &Name, peers: &[PeerSnapshot], copied: Option<SystemTime>) -> Self {
+        let peer = peers.iter().find(|peer| peer.name == name.as_str());
+        Self {
+            name: name.to_string(),
+            state: SiteState::of(peer),
+            state_seconds: peer.map(|peer| peer.state_seconds),
+            copied: copied.map(Timestamp),
+        }
+    }
 }
 
 pub(super) fn sites(args: &args::Sites) -> Result<(), Failure> {
-    let hub = Hub::load(&args.hub)?;
-    let registry = Registry::load(&hub.registry)?;
-    let peers = peers(&hub);
-    let sites = rows(&registry, &peers, SystemTime::now());
+    let config = Config::load(&args.hub.config)?;
+    let peers = peers(&config);
+    let (registry, other_hub) = match &config.network {
+        Some(Membership::SecondHub { first }) => {
+            let (registry, copied) = copy(&config)?;
+            let other = OtherHub::new(&config[*first].name, &peers, Some(copied));
+            (registry, Some(other))
+        }
+        _ => {
+            let registry = Registry::load(&Hub::load(&args.hub)?.registry)?;
+            let second = registry.second_hub.as_ref();
+            let other = second.map(|(name, _)| OtherHub::new(name, &peers, None));
+            (registry, other)
+        }
+    };
+    let sites = rows(&registry, &peers, other_hub.is_some(), SystemTime::now());
     output::allow_closed_reader(match args.json {
-        true => output::json(&AllSites { sites }),
-        false => output::text(text(&sites)),
+        true => output::json(&AllSites { sites, other_hub }),
+        false => output::text(text(&sites, other_hub.as_ref())),
     })
 }
 
+/// What a second hub has kept of the first one's registry, and since when.
+fn copy(config: &Config) -> Result<(Registry, SystemTime), Failure> {
+    let missing = || {
+        Failure::new("this gateway is the second hub, and has no copy of the registry yet")
+            .hint("it gets one as soon as it has reached the first hub: `keiro status` shows whether it has")
+    };
+    let kept = Replica::load(&config.gateway.state_directory)
+        .map_err(|error| Failure::new("the copy of the registry cannot be used").because(error))?;
+    let (replica, copied) = kept.ok_or_else(missing)?;
+    let registry = replica.registry().cloned().ok_or_else(missing)?;
+    Ok((registry, copied))
+}
+
 /// Of the running gateway; empty if it does not run.
-fn peers(hub: &Hub) -> Vec<PeerSnapshot> {
-    let socket = &hub.config.gateway.control_socket;
+fn peers(config: &Config) -> Vec<PeerSnapshot> {
+    let socket = &config.gateway.control_socket;
     let Ok(mut client) = query::connect(socket) else {
         return Vec::new();
     };
@@ -454,18 +546,26 @@ fn peers(hub: &Hub) -> Vec<PeerSnapshot> {
     }
 }
 
-fn rows(registry: &Registry, peers: &[PeerSnapshot], now: SystemTime) -> Vec<SiteRow> {
+fn rows(
+    registry: &Registry,
+    peers: &[PeerSnapshot],
+    has_other_hub: bool,
+    now: SystemTime,
+) -> Vec<SiteRow> {
     let texts = |prefixes: &[IpNet]| prefixes.iter().map(ToString::to_string).collect();
     let site = |(name, site): (&Name, &keiro_control::network::Site)| {
         let key = site.public_key.to_string();
         let peer = peers.iter().find(|peer| peer.public_key == key);
         SiteRow {
             name: name.to_string(),
-            state: match peer.map(|peer| peer.state) {
-                Some(PeerState::Up) => SiteState::Up,
-                Some(_) => SiteState::Down,
-                None => SiteState::Unknown,
-            },
+            state: SiteState::of(peer),
+            state_at_other_hub: has_other_hub.then(|| {
+                match peer.and_then(|peer| peer.up_at_other_hub) {
+                    Some(true) => SiteState::Up,
+                    Some(false) => SiteState::Down,
+                    None => SiteState::Unknown,
+                }
+            }),
             public_key: Some(key),
             prefixes: texts(&site.prefixes),
             state_seconds: peer.map(|peer| peer.state_seconds),
@@ -483,6 +583,7 @@ fn rows(registry: &Registry, peers: &[PeerSnapshot], now: SystemTime) -> Vec<Sit
         Some(SiteRow {
             name: name.to_string(),
             state,
+            state_at_other_hub: None,
             public_key: None,
             prefixes: texts(invitation.prefixes.as_deref().unwrap_or_default()),
             state_seconds: None,
@@ -496,16 +597,21 @@ fn rows(registry: &Registry, peers: &[PeerSnapshot], now: SystemTime) -> Vec<Sit
 
 /// The name of the site with this key, if it is not that of the invitation.
 fn other_name(registry: &Registry, invitation: &Name, key: PublicKey) -> Option<String> {
-    let mut sites = registry.sites.iter();
+    let mut sites = registry.members();
     let (name, _) = sites.find(|(_, site)| site.public_key == key)?;
     (name != invitation).then(|| name.to_string())
 }
 
-fn text(sites: &[SiteRow]) -> String {
+fn text(sites: &[SiteRow], other_hub: Option<&OtherHub>) -> String {
+    let other = other_hub.map_or(String::new(), other_hub_text);
     if sites.is_empty() {
-        return "no site yet; `keiro invite NAME` invites one\n".to_owned();
+        return format!("no site yet; `keiro invite NAME` invites one\n{other}");
     }
-    let mut table = Table::new(&["site", "state", "since", "prefixes"]);
+    let at_other = other_hub.map(|hub| format!("at {}", hub.name));
+    let mut columns = vec!["site", "state"];
+    columns.extend(at_other.as_deref());
+    columns.extend(["since", "prefixes"]);
+    let mut table = Table::new(&columns);
     for site in sites {
         let since = match (&site.used_by, &site.expires, site.state_seconds) {
             (Some(other), _, _) => format!("by {other}"),
@@ -517,14 +623,38 @@ fn text(sites: &[SiteRow]) -> String {
             true => "any".to_owned(),
             false => site.prefixes.join(", "),
         };
-        table.row([
-            site.name.clone(),
-            site.state.as_str().to_owned(),
-            since,
-            prefixes,
-        ]);
+        let mut cells = vec![site.name.clone(), site.state.as_str().to_owned()];
+        if other_hub.is_some() {
+            let state = site.state_at_other_hub.map_or("-", SiteState::as_str);
+            cells.push(state.to_owned());
+        }
+        cells.extend([since, prefixes]);
+        table.row(cells);
     }
-    table.to_string()
+    format!("{table}{other}")
+}
+
+/// A line about the other one of two hubs.
+fn other_hub_text(hub: &OtherHub) -> String {
+    let OtherHub {
+        name,
+        state,
+        state_seconds,
+        copied,
+    } = hub;
+    let state = state.as_str();
+    let since = match state_seconds {
+        Some(seconds) => format!("{state} for {}", for_how_long(*seconds)),
+        None => state.to_owned(),
+    };
+    match copied {
+        None => format!("second hub {name}: {since}\n"),
+        Some(Timestamp(copied)) => format!(
+            "first hub {name}: {since}; this gateway, the second hub, has had its copy of the registry since {}, and \
+             only {name} changes it\n",
+            enrolment::time(*copied)
+        ),
+    }
 }
 
 /// Seconds, minutes, hours or days, whatever is short.
@@ -610,7 +740,7 @@ mod tests {
 
     #[test]
     fn used_invitations_are_listed_where_the_site_has_another_name() {
-        let rows = rows(&registry(), &[], UNIX_EPOCH);
+        let rows = rows(&registry(), &[], false, UNIX_EPOCH);
         let listed: Vec<(&str, &str)> = rows
             .iter()
             .map(|row| (row.name.as_str(), row.state.as_str()))
@@ -624,7 +754,7 @@ mod tests {
                 ("tokyo", "used"),
             ]
         );
-        let text = text(&rows);
+        let text = text(&rows, None);
         assert!(text.contains("by evil"), "{text}");
     }
 

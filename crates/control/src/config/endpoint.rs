@@ -80,12 +80,13 @@ impl FromStr for PeerEndpoint {
     }
 }
 
-/// `endpoint` of a peer.
-pub(super) fn peer_endpoints(
+/// A list of endpoints, as `endpoint` of a peer is.
+pub(crate) fn peer_endpoints(
     fields: &mut TableReader<'_, '_>,
+    key: &'static str,
     report: &mut Report<'_>,
 ) -> Vec<(PeerEndpoint, Range<usize>)> {
-    let Some(value) = fields.raw(KEY) else {
+    let Some(value) = fields.raw(key) else {
         return Vec::new();
     };
     let items: Vec<&Spanned<DeValue<'_>>> = match value.get_ref() {
@@ -93,30 +94,28 @@ pub(super) fn peer_endpoints(
         _ => vec![value],
     };
     if items.is_empty() {
-        let hint = "write endpoint = \"192.0.2.1:7600\", or remove it";
-        report.add(&value.span(), format!("{KEY}: the list is empty"), hint);
+        let hint = format!("write {key} = \"192.0.2.1:7600\", or remove it");
+        report.add(&value.span(), format!("{key}: the list is empty"), &hint);
     }
     let mut found: Vec<(PeerEndpoint, Range<usize>)> = Vec::new();
     for item in items {
         let at = item.span();
         if found.len() >= PEER_ENDPOINTS_MAX {
-            let message = format!("{KEY}: more than {PEER_ENDPOINTS_MAX}");
+            let message = format!("{key}: more than {PEER_ENDPOINTS_MAX}");
             report.add(&at, message, "keep those that are reached best");
             break;
         }
         match peer_endpoint(item.get_ref()) {
             Ok(endpoint) if found.iter().any(|(other, _)| *other == endpoint) => {
-                let message = format!("{KEY}: `{endpoint}` is there twice");
+                let message = format!("{key}: `{endpoint}` is there twice");
                 report.add(&at, message, "keep one of them");
             }
             Ok(endpoint) => found.push((endpoint, at)),
-            Err(complaint) => complaint.add_to(report, &at, KEY),
+            Err(complaint) => complaint.add_to(report, &at, key),
         }
     }
     found
 }
-
-const KEY: &str = "endpoint";
 
 fn peer_endpoint(value: &DeValue<'_>) -> Result<PeerEndpoint, ValueError> {
     if !matches!(value, DeValue::String(_)) {

@@ -18,6 +18,8 @@ pub enum Membership {
     Hub(Hub),
     /// It is a site. What there is at the other sites it learns from its hub.
     Branch { hub: PeerIndex },
+    /// It serves the sites with a copy of the registry of the first hub, which alone is changed.
+    SecondHub { first: PeerIndex },
 }
 
 /// `[network]` of a hub.
@@ -35,16 +37,17 @@ impl Reader<'_> {
         mut fields: TableReader<'_, '_>,
         peers: &Names,
     ) -> Option<Membership> {
-        let is_one = self.one_of(&fields, &["registry", "hub"], EXAMPLE);
+        let is_one = self.one_of(&fields, &["registry", "hub", "first_hub"], EXAMPLE);
         let r = &mut self.report;
         let registry = fields.optional(r, "registry", file_name);
-        let endpoint = peer_endpoints(&mut fields, r);
+        let endpoint = peer_endpoints(&mut fields, "endpoint", r);
         let hub = fields.optional(r, "hub", text);
+        let first = fields.optional(r, "first_hub", text);
         fields.refuse_unknown_keys(r);
         if let (None, Some((_, at))) = (&registry, endpoint.first())
             && !fields.has("registry")
         {
-            let message = "endpoint: only a hub has one here";
+            let message = "endpoint: only the first hub has one here";
             r.add(at, message, "write it into the [[peer]] of the hub");
         }
         if !is_one {
@@ -54,6 +57,10 @@ impl Reader<'_> {
             let endpoint = endpoint.into_iter().map(|(endpoint, _)| endpoint).collect();
             return Some(Membership::Hub(Hub { registry, endpoint }));
         }
+        if let Some(first) = first {
+            let first = PeerIndex(self.reference("first_hub", &first, peers)?);
+            return Some(Membership::SecondHub { first });
+        }
         let hub = self.reference("hub", &hub?, peers)?;
         Some(Membership::Branch {
             hub: PeerIndex(hub),
@@ -61,5 +68,4 @@ impl Reader<'_> {
     }
 }
 
-const EXAMPLE: &str =
-    "\"/etc/keiro/network/registry.toml\" at the hub, or hub = \"NAME\" at a branch";
+const EXAMPLE: &str = "\"/etc/keiro/network/registry.toml\" at the hub, hub = \"NAME\" at a branch, or first_hub = \"NAME\" at a second hub";

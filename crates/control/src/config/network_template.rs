@@ -16,8 +16,10 @@ pub enum NetworkTemplate {
         endpoints: Vec<PeerEndpoint>,
         tenant: TenantTemplate,
     },
-    Branch {
+    /// A branch or the second hub.
+    Member {
         hub: Name,
+        is_second_hub: bool,
         public_key: PublicKey,
         preshared_key_file: PathBuf,
         endpoints: Vec<PeerEndpoint>,
@@ -55,17 +57,27 @@ impl NetworkTemplate {
                 list(endpoints),
                 tenant.render()
             ),
-            Self::Branch {
+            Self::Member {
                 hub,
+                is_second_hub,
                 public_key,
                 preshared_key_file,
                 endpoints,
                 tenant,
             } => write!(
                 text,
-                "\n# This gateway is a branch of a network. What there is at the other sites it learns from its \
-                 hub\n# (docs/network.md).\n[network]\nhub = \"{hub}\"\n\n[[peer]]\nname = \"{hub}\"\n\
-                 public_key = \"{public_key}\"\npreshared_key_file = {}\nendpoint = {}\n{}",
+                "\n# This gateway is {}\n# (docs/network.md).\n[network]\n{} = \"{hub}\"\n\n[[peer]]\n\
+                 name = \"{hub}\"\npublic_key = \"{public_key}\"\npreshared_key_file = {}\nendpoint = {}\n{}",
+                match is_second_hub {
+                    true =>
+                        "the second hub of a network. It has a copy of the first hub's registry",
+                    false =>
+                        "a branch of a network. What there is at the other sites it learns from its hub",
+                },
+                match is_second_hub {
+                    true => "first_hub",
+                    false => "hub",
+                },
                 quoted(&preshared_key_file.display().to_string()),
                 list(endpoints),
                 tenant.render()
@@ -150,15 +162,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_for_a_branch_is_read() {
-        let config = parsed(&NetworkTemplate::Branch {
+    fn what_is_written_for_a_branch_or_a_second_hub_is_read() {
+        let member = |is_second_hub| NetworkTemplate::Member {
             hub: Name::new("hub").unwrap(),
+            is_second_hub,
             public_key: PublicKey::from_bytes([7; 32]),
             preshared_key_file: PathBuf::from("/etc/keiro/hub.psk"),
             endpoints: vec!["192.0.2.1:7600".parse().unwrap()],
             tenant: tenant("office"),
-        });
+        };
+        let config = parsed(&member(false));
         assert!(matches!(config.network, Some(Membership::Branch { .. })));
         assert_eq!(config.peers[0].endpoint.len(), 1);
+        let config = parsed(&member(true));
+        assert!(matches!(
+            config.network,
+            Some(Membership::SecondHub {
+                first: PeerIndex(0)
+            })
+        ));
     }
 }

@@ -292,7 +292,7 @@ impl Reader<'_> {
         let preshared_key_file = fields.optional(r, "preshared_key_file", file_name);
         let reassembly_max = fields.optional(r, "reassembly_max", reassembly);
         let endpoints = fields.raw("endpoints");
-        let endpoint = peer_endpoints(&mut fields, r);
+        let endpoint = peer_endpoints(&mut fields, "endpoint", r);
         fields.refuse_unknown_keys(r);
         let endpoints = match endpoints {
             Some(endpoints) => self.endpoints(endpoints, paths, left),

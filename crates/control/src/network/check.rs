@@ -92,7 +92,8 @@ impl Registry {
 pub(super) fn together(draft: &Draft, report: &mut Report<'_>) {
     keys(draft, report);
     packets(draft, report);
-    for (name, (site, spans)) in &draft.sites {
+    names(draft, report);
+    for (name, site, spans) in draft.members() {
         for (prefix, at) in site.prefixes.iter().zip(&spans.prefixes) {
             if is_too_large(prefix) {
                 let refusal = PrefixRefusal::TooLarge {
@@ -103,7 +104,17 @@ pub(super) fn together(draft: &Draft, report: &mut Report<'_>) {
             }
         }
     }
-    overlaps(&draft.sites, report);
+    overlaps(draft, report);
+}
+
+/// The second hub is no site.
+fn names(draft: &Draft, report: &mut Report<'_>) {
+    if let Some((name, _, spans)) = &draft.second_hub
+        && draft.sites.contains_key(name)
+    {
+        let message = format!("hub: a site is named `{name}` too");
+        report.add(&spans.name, message, "rename one of them");
+    }
 }
 
 /// Some application carries packets, the one of this name if no other does.
@@ -132,7 +143,7 @@ fn packets(draft: &Draft, report: &mut Report<'_>) {
 fn keys(draft: &Draft, report: &mut Report<'_>) {
     let mut keys = BTreeMap::new();
     let mut ids = BTreeMap::new();
-    let sites = draft.sites.iter().map(|(name, (site, spans))| {
+    let sites = draft.members().map(|(name, site, spans)| {
         let owner = format!("site `{name}`");
         (site.public_key, owner, &spans.public_key)
     });
@@ -157,15 +168,14 @@ fn keys(draft: &Draft, report: &mut Report<'_>) {
 }
 
 /// An address is at one site only.
-fn overlaps(sites: &BTreeMap<Name, (Site, SiteSpans)>, report: &mut Report<'_>) {
-    let of_site = |(name, (site, spans)): (&_, &(Site, SiteSpans))| -> Vec<_> {
-        let name: &Name = name;
+fn overlaps(draft: &Draft, report: &mut Report<'_>) {
+    let of_site = |(name, site, spans): (&Name, &Site, &SiteSpans)| -> Vec<_> {
         let prefixes = site.prefixes.iter().zip(spans.prefixes.clone());
         prefixes
             .map(|(prefix, at)| (*prefix, at, name.clone()))
             .collect()
     };
-    let mut all: Vec<(IpNet, Range<usize>, Name)> = sites.iter().flat_map(of_site).collect();
+    let mut all: Vec<(IpNet, Range<usize>, Name)> = draft.members().flat_map(of_site).collect();
     // A prefix comes before those that it contains, and all in between are contained too.
     all.sort_by_key(|(prefix, at, _)| (*prefix, at.start));
     let mut around: Vec<(IpNet, Range<usize>, Name)> = Vec::new();
@@ -211,9 +221,9 @@ pub(super) fn with_config(
     let taken = tenant
         .map(|tenant| taken(config, tenant))
         .unwrap_or_default();
-    let addresses = of_hub(config, own);
-    for (name, site) in &registry.sites {
-        let Some(spans) = origin.sites.get(name) else {
+    let addresses = of_hub(registry, config, own);
+    for (name, site) in registry.members() {
+        let Some(spans) = registry.spans_of(name) else {
             continue;
         };
         if config.peer_named(name.as_str()).is_some() {
@@ -270,7 +280,7 @@ pub(super) fn claim(
         }
         None => Vec::new(),
     };
-    for (name, other) in registry.sites.iter().filter(|(name, _)| *name != site) {
+    for (name, other) in registry.members().filter(|(name, _)| *name != site) {
         let owned = other.prefixes.iter().map(|prefix| Taken {
             prefix: *prefix,
             owner: format!("site `{name}`"),
@@ -278,7 +288,7 @@ pub(super) fn claim(
         });
         taken.extend(owned);
     }
-    let addresses = of_hub(config, own);
+    let addresses = of_hub(registry, config, own);
     for (number, prefix) in prefixes.iter().enumerate() {
         refuse(site, *prefix, &taken, &addresses)?;
         // Twice in one claim.

@@ -12,8 +12,8 @@ use std::{
 use ipnet::IpNet;
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, TableLike, Value};
 
-use super::{Invitation, Redemption, Registry, Site, text};
-use crate::config::{ConfigError, Name};
+use super::{Invitation, Redemption, Registry, SecondHub, Site, text};
+use crate::config::{ConfigError, Name, PeerEndpoint};
 
 /// A registry that nothing else changes meanwhile. Dropped without [`commit`](Self::commit), it leaves the file as
 /// it is.
@@ -92,14 +92,19 @@ impl RegistryEdit {
 
     /// Adds a site, or replaces the one of this name.
     pub fn put_site(&mut self, name: &Name, site: &Site) {
-        let mut entry = InlineTable::new();
-        entry.insert("public_key", site.public_key.to_string().into());
-        entry.insert(
-            "preshared_key",
-            site.preshared_key.to_base64().as_str().into(),
-        );
-        entry.insert("prefixes", list(&site.prefixes));
-        self.put("site", name, entry);
+        self.put("site", name, entry_of(site));
+    }
+
+    /// Names the second hub.
+    pub fn put_second_hub(&mut self, name: &Name, hub: &SecondHub) {
+        let mut entry = entry_of(&hub.site);
+        entry.insert("endpoint", endpoints(&hub.endpoint));
+        self.put("hub", name, entry);
+    }
+
+    /// Removes the second hub; `false`: none has this name.
+    pub fn remove_second_hub(&mut self, name: &Name) -> bool {
+        self.remove("hub", name)
     }
 
     /// Removes a site; `false`: there is none of this name.
@@ -116,6 +121,9 @@ impl RegistryEdit {
         entry.insert("preshared_key", secret.as_str().into());
         if let Some(prefixes) = &invitation.prefixes {
             entry.insert("prefixes", list(prefixes));
+        }
+        if !invitation.hub_endpoint.is_empty() {
+            entry.insert("hub_endpoint", endpoints(&invitation.hub_endpoint));
         }
         entry.insert("expires", time(invitation.expires));
         if let Some(Redemption { by, at, from }) = &invitation.redeemed {
@@ -180,6 +188,20 @@ impl RegistryEdit {
         item.or_insert_with(|| Item::Table(Table::new()))
             .as_table_like_mut()
     }
+}
+
+fn entry_of(site: &Site) -> InlineTable {
+    let mut entry = InlineTable::new();
+    entry.insert("public_key", site.public_key.to_string().into());
+    let secret = site.preshared_key.to_base64();
+    entry.insert("preshared_key", secret.as_str().into());
+    entry.insert("prefixes", list(&site.prefixes));
+    entry
+}
+
+fn endpoints(endpoints: &[PeerEndpoint]) -> Value {
+    let endpoints = endpoints.iter().map(ToString::to_string);
+    Value::Array(endpoints.collect::<Array>())
 }
 
 fn list(prefixes: &[IpNet]) -> Value {

@@ -3,11 +3,14 @@
 //! Pure, and applied before [`Config::resolved`]. What is in the file keeps its place, and what is added follows
 //! it. At the hub each site is a peer, at a branch the hub stands for all other sites. Both call an application of
 //! the network by its name and the branch's, as in `office@tokyo`, so that it has one number on the wire at both and
-//! no two of the hub's have the same.
+//! no two of the hub's have the same. Over a second hub it is `office@@tokyo`. What is behind one hub or a site is
+//! behind the other hub too, as a backup.
+
+use std::{net::IpAddr, path::PathBuf};
 
 use ipnet::IpNet;
 
-use super::{DEFAULT_APP, PublicRegistry, Registry};
+use super::{DEFAULT_APP, PublicRegistry, PublishedHub, Registry, Replica};
 use crate::{
     config::{
         App, AppIndex, AppNeeds, Class, Config, DEFAULT_REASSEMBLY_MAX, Membership, Name, Peer,
@@ -23,6 +26,25 @@ pub enum NetworkView<'a> {
     Hub(&'a Registry),
     /// A branch has what its hub sent last.
     Branch(&'a PublicRegistry),
+    /// A second hub has what the first one sent last.
+    SecondHub(&'a Replica),
+}
+
+/// Which hub an application leads to or comes from; a part of its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Over {
+    FirstHub,
+    SecondHub,
+}
+
+/// A peer that is added.
+struct NewPeer {
+    name: Name,
+    origin: PeerOrigin,
+    public_key: PublicKey,
+    preshared_key_file: Option<PathBuf>,
+    preshared_key: Option<PresharedKey>,
+    endpoint: Vec<PeerEndpoint>,
 }
 
 impl Config {
@@ -34,8 +56,20 @@ impl Config {
         let mut config = self.clone();
         match (&self.network, view) {
             (Some(Membership::Hub(_)), NetworkView::Hub(registry)) => {
-                config.add_sites(registry);
+                let tenant = config.tenants.iter();
+                let id = tenant
+                    .filter(|tenant| tenant.name == registry.tenant)
+                    .map(|tenant| tenant.id)
+                    .next();
+                config.add_sites(registry, id, Over::FirstHub);
+                config.add_second_hub(registry, id);
                 config.add_invitations(registry);
+            }
+            (Some(Membership::SecondHub { first }), NetworkView::SecondHub(replica)) => {
+                if let Some(registry) = replica.registry() {
+                    config.add_sites(registry, Some(replica.tenant_id), Over::SecondHub);
+                    config.add_first_hub(*first, replica, registry);
+                }
             }
             (Some(Membership::Branch { hub }), NetworkView::Branch(registry)) => {
                 config.add_other_sites(*hub, registry);
@@ -45,7 +79,8 @@ impl Config {
         config
     }
 
-    fn add_sites(&mut self, registry: &Registry) {
+    /// `tenant`: the number of the one that they join.
+    fn add_sites(&mut self, registry: &Registry, tenant: Option<u32>, over: Over) {
         let apps = apps_or_default(&registry.apps);
         let mut behind = Vec::new();
         for (name, site) in &registry.sites {
@@ -53,9 +88,15 @@ impl Config {
             if self.peer_named(name.as_str()).is_some() {
                 continue;
             }
-            let key = (site.public_key, &site.preshared_key);
-            let peer = self.add_peer(name.clone(), PeerOrigin::Site, key);
-            let app = self.add_apps(&apps, name, peer);
+            let peer = self.add_peer(NewPeer {
+                name: name.clone(),
+                origin: PeerOrigin::Site,
+                public_key: site.public_key,
+                preshared_key_file: None,
+                preshared_key: Some(site.preshared_key.clone()),
+                endpoint: Vec::new(),
+            });
+            let app = self.add_apps(&apps, name, peer, over);
             behind.extend(app.map(|app| TenantPeer {
                 peer,
                 prefixes: site.prefixes.clone(),
@@ -64,8 +105,8 @@ impl Config {
                 app,
             }));
         }
-        let mut tenants = self.tenants.iter_mut();
-        if let Some(tenant) = tenants.find(|tenant| tenant.name == registry.tenant) {
+        if let Some(tenant) = self.tenant_numbered(tenant) {
+            let tenant = &mut self.tenants[tenant];
             if tenant.routes_follow_peers {
                 let prefixes = behind.iter().flat_map(|of| &of.prefixes);
                 tenant.routes.extend(prefixes);
@@ -74,22 +115,92 @@ impl Config {
         }
     }
 
+    /// At the first hub.
+    fn add_second_hub(&mut self, registry: &Registry, tenant: Option<u32>) {
+        let Some((name, hub)) = &registry.second_hub else {
+            return;
+        };
+        // Refused by `Registry::check_with`.
+        if self.peer_named(name.as_str()).is_some() {
+            return;
+        }
+        let peer = self.add_peer(NewPeer {
+            name: name.clone(),
+            origin: PeerOrigin::SecondHub,
+            public_key: hub.site.public_key,
+            preshared_key_file: None,
+            preshared_key: Some(hub.site.preshared_key.clone()),
+            endpoint: hub.endpoint.clone(),
+        });
+        self.add_other_hub(name, peer, &hub.site.prefixes, registry, tenant);
+    }
+
+    /// At the second hub.
+    fn add_first_hub(&mut self, first: PeerIndex, replica: &Replica, registry: &Registry) {
+        if let Some((name, _)) = &registry.second_hub {
+            let tenant = Some(replica.tenant_id);
+            self.add_other_hub(name, first, &replica.hub_prefixes, registry, tenant);
+        }
+    }
+
+    /// Of one hub, the other one. Both call their applications by the second one's name.
+    fn add_other_hub(
+        &mut self,
+        second: &Name,
+        peer: PeerIndex,
+        behind: &[IpNet],
+        registry: &Registry,
+        tenant: Option<u32>,
+    ) {
+        let apps = apps_or_default(&registry.apps);
+        let app = self.add_apps(&apps, second, peer, Over::FirstHub);
+        let (Some(number), Some(app)) = (self.tenant_numbered(tenant), app) else {
+            return;
+        };
+        let endpoints = self.addresses_of(peer);
+        let tenant = &mut self.tenants[number];
+        let prefixes: Vec<IpNet> = behind
+            .iter()
+            .filter(|prefix| is_free(tenant, prefix))
+            .copied()
+            .collect();
+        add_routes(tenant, &prefixes, &endpoints);
+        let sites = registry.sites.values().flat_map(|site| &site.prefixes);
+        tenant.peers.push(TenantPeer {
+            peer,
+            prefixes,
+            backup_prefixes: sites.copied().collect(),
+            transit: true,
+            app,
+        });
+    }
+
+    /// The place of the tenant with this number.
+    fn tenant_numbered(&self, id: Option<u32>) -> Option<usize> {
+        self.tenants.iter().position(|tenant| Some(tenant.id) == id)
+    }
+
     /// Those that are used or expired too: who comes with them gets the reason.
     fn add_invitations(&mut self, registry: &Registry) {
         for (name, invitation) in &registry.invitations {
             let name = Name::of("invitation", name.as_str());
-            let key = (invitation.public_key, &invitation.preshared_key);
-            self.add_peer(name, PeerOrigin::Invitation, key);
+            self.add_peer(NewPeer {
+                name,
+                origin: PeerOrigin::Invitation,
+                public_key: invitation.public_key,
+                preshared_key_file: None,
+                preshared_key: Some(invitation.preshared_key.clone()),
+                endpoint: Vec::new(),
+            });
         }
     }
 
     fn add_other_sites(&mut self, hub: PeerIndex, registry: &PublicRegistry) {
-        let id = registry.tenant_id;
-        let Some(number) = self.tenants.iter().position(|tenant| tenant.id == id) else {
+        let Some(number) = self.tenant_numbered(Some(registry.tenant_id)) else {
             return;
         };
         let apps = apps_or_default(&registry.apps());
-        let app = self.add_apps(&apps, &registry.site, hub);
+        let app = self.add_apps(&apps, &registry.site, hub, Over::FirstHub);
         let others = registry
             .sites
             .iter()
@@ -103,53 +214,91 @@ impl Config {
                 prefixes.push(*prefix);
             }
         }
-        if tenant.routes_follow_peers {
-            // In the main table the tunnel's own packets would be led into it.
-            let is_own_table = tenant.table.is_some();
-            let leads_away = |prefix: &&IpNet| {
-                is_own_table || !endpoints.iter().any(|address| prefix.contains(address))
-            };
-            let is_new = |prefix: &&IpNet| !tenant.routes.contains(prefix);
-            let routes = prefixes.iter().filter(leads_away).filter(is_new);
-            let routes: Vec<IpNet> = routes
-                .filter(|p| is_own_table || p.prefix_len() > 0)
-                .copied()
-                .collect();
-            tenant.routes.extend(routes);
+        let second = registry.hubs.first();
+        let second = second.and_then(|second| Some((second, self.add_hub_of_branch(hub, second)?)));
+        let behind_second = second.map_or(&[][..], |(second, _)| &second.prefixes[..]);
+        let tenant = &mut self.tenants[number];
+        let backup: Vec<IpNet> = behind_second
+            .iter()
+            .filter(|prefix| is_free(tenant, prefix) && !prefixes.contains(prefix))
+            .copied()
+            .collect();
+        let mut addresses = endpoints;
+        if let Some((_, peer)) = second {
+            addresses.extend(self.addresses_of(peer));
+        }
+        let of_second = second.and_then(|(_, peer)| {
+            Some((
+                peer,
+                self.add_apps(&apps, &registry.site, peer, Over::SecondHub)?,
+            ))
+        });
+        let tenant = &mut self.tenants[number];
+        for prefixes in [&prefixes, &backup] {
+            add_routes(tenant, prefixes, &addresses);
         }
         let mut of_file = tenant.peers.iter_mut();
         match (of_file.find(|of| of.peer == hub), app) {
-            (Some(of), _) => of.prefixes.extend(prefixes),
-            (None, Some(app)) if !prefixes.is_empty() => tenant.peers.push(TenantPeer {
-                peer: hub,
-                prefixes,
-                backup_prefixes: Vec::new(),
+            (Some(of), _) => {
+                of.prefixes.extend(&prefixes);
+                of.backup_prefixes.extend(&backup);
+            }
+            (None, Some(app)) if !prefixes.is_empty() || !backup.is_empty() => {
+                tenant.peers.push(TenantPeer {
+                    peer: hub,
+                    prefixes: prefixes.clone(),
+                    backup_prefixes: backup.clone(),
+                    transit: false,
+                    app,
+                });
+            }
+            (None, _) => {}
+        }
+        if let Some((peer, app)) = of_second {
+            tenant.peers.push(TenantPeer {
+                peer,
+                prefixes: backup,
+                backup_prefixes: prefixes,
                 transit: false,
                 app,
-            }),
-            (None, _) => {}
+            });
         }
     }
 
-    fn add_peer(
-        &mut self,
-        name: Name,
-        origin: PeerOrigin,
-        (public_key, preshared_key): (PublicKey, &PresharedKey),
-    ) -> PeerIndex {
+    /// The second hub of a branch, which has the preshared key of the first; `None`: another peer has its name or key.
+    fn add_hub_of_branch(&mut self, first: PeerIndex, hub: &PublishedHub) -> Option<PeerIndex> {
+        let is_other = |peer: &Peer| peer.name != hub.name && peer.public_key != hub.public_key;
+        if !self.peers.iter().all(is_other) {
+            return None;
+        }
+        let first = &self[first];
+        let peer = NewPeer {
+            name: hub.name.clone(),
+            origin: PeerOrigin::SecondHub,
+            public_key: hub.public_key,
+            preshared_key_file: first.preshared_key_file.clone(),
+            preshared_key: first.preshared_key.clone(),
+            endpoint: hub.endpoint.clone(),
+        };
+        Some(self.add_peer(peer))
+    }
+
+    fn add_peer(&mut self, new: NewPeer) -> PeerIndex {
         let index = PeerIndex(self.peers.len());
-        let reassembly_max = match origin {
+        let reassembly_max = match new.origin {
             PeerOrigin::Invitation => REASSEMBLY_MIN,
-            PeerOrigin::Site | PeerOrigin::Written => DEFAULT_REASSEMBLY_MAX,
+            PeerOrigin::Site | PeerOrigin::SecondHub | PeerOrigin::Written => {
+                DEFAULT_REASSEMBLY_MAX
+            }
         };
         self.peers.push(Peer {
-            name,
-            public_key,
-            origin,
-            preshared_key_file: None,
-            preshared_key: Some(preshared_key.clone()),
+            name: new.name,
+            public_key: new.public_key,
+            origin: new.origin,
+            preshared_key_file: new.preshared_key_file,
+            preshared_key: new.preshared_key,
             endpoints: Default::default(),
-            endpoint: Vec::new(),
+            endpoint: new.endpoint,
             further_paths: Default::default(),
             reassembly_max,
         });
@@ -162,20 +311,24 @@ impl Config {
         apps: &[(Name, AppNeeds)],
         site: &Name,
         peer: PeerIndex,
+        over: Over,
     ) -> Option<AppIndex> {
         let mut of_packets = None;
         for (name, needs) in apps {
             if of_packets.is_none() && needs.class == Class::Datagram {
                 of_packets = Some(AppIndex(self.apps.len()));
             }
-            let name = Name::of(name.as_str(), site.as_str());
+            let name = match over {
+                Over::FirstHub => Name::of(name.as_str(), site.as_str()),
+                Over::SecondHub => Name::of(name.as_str(), &format!("@{site}")),
+            };
             self.apps.push(App::with_needs(name, peer, needs));
         }
         of_packets
     }
 
     /// The addresses at which the file says that a peer is reached.
-    fn addresses_of(&self, peer: PeerIndex) -> Vec<std::net::IpAddr> {
+    fn addresses_of(&self, peer: PeerIndex) -> Vec<IpAddr> {
         let peer = &self[peer];
         let of_all = peer.endpoint.iter().filter_map(|endpoint| match endpoint {
             PeerEndpoint::Address(address) => Some(address),
@@ -184,6 +337,23 @@ impl Config {
         let all = of_all.chain(peer.endpoints.values());
         all.map(std::net::SocketAddr::ip).collect()
     }
+}
+
+/// Adds routes into the tunnel, unless the tenant has its own list.
+fn add_routes(tenant: &mut Tenant, prefixes: &[IpNet], endpoints: &[IpAddr]) {
+    if !tenant.routes_follow_peers {
+        return;
+    }
+    // In the main table the tunnel's own packets would be led into it.
+    let is_own_table = tenant.table.is_some();
+    let leads_away = |prefix: &&IpNet| {
+        is_own_table
+            || prefix.prefix_len() > 0 && !endpoints.iter().any(|address| prefix.contains(address))
+    };
+    let is_new = |prefix: &&IpNet| !tenant.routes.contains(prefix);
+    let routes = prefixes.iter().filter(leads_away).filter(is_new);
+    let routes: Vec<IpNet> = routes.copied().collect();
+    tenant.routes.extend(routes);
 }
 
 /// Whether what is behind the hub may have this prefix: one around a prefix of this gateway may, as `0.0.0.0/0`.

@@ -12,24 +12,32 @@ mod edit;
 mod expand;
 mod public;
 mod read;
+mod replica;
 mod state;
 #[cfg(test)]
 mod tests;
 mod text;
 
-use std::{collections::BTreeMap, fmt, net::IpAddr, ops::Range, path::Path, time::SystemTime};
+use std::{
+    collections::BTreeMap, fmt, net::IpAddr, ops::Range, path::Path, sync::Arc, time::SystemTime,
+};
 
 use ipnet::IpNet;
+use zeroize::Zeroizing;
 
 pub use self::{
     check::{PREFIX_BITS_MIN, PrefixRefusal},
     edit::{EditError, RegistryEdit},
     expand::NetworkView,
-    public::{PUBLIC_BYTES_MAX, PublicError, PublicRegistry, PublishedApp, PublishedSite},
+    public::{
+        NetworkCopy, PUBLIC_BYTES_MAX, PublicError, PublicRegistry, PublishedApp, PublishedHub,
+        PublishedSite,
+    },
+    replica::{REPLICA_BYTES_MAX, Replica, ReplicaError},
     state::NetworkState,
 };
 use crate::{
-    config::{AppNeeds, Config, ConfigError, Name},
+    config::{AppNeeds, Config, ConfigError, Name, PeerEndpoint},
     key::{PresharedKey, PublicKey},
 };
 
@@ -37,6 +45,9 @@ use crate::{
 pub const REGISTRY_BYTES_MAX: u64 = 1 << 20;
 /// Sites of one network; more are refused. Ours.
 pub const SITES_MAX: usize = 1000;
+/// Hubs beside the one that has the registry; more are refused. Ours: packets that one hub sends to the other must not
+/// come back.
+pub const SECOND_HUBS_MAX: usize = 1;
 /// Invitations that are not expired and those that are, until they are removed; more are refused. Ours.
 pub const INVITATIONS_MAX: usize = 1000;
 /// Applications of one network; more are refused. Ours: every site has each of them.
@@ -56,6 +67,8 @@ pub struct Registry {
     /// In the order of the file. The first of class `datagram` carries what no rule gives to another.
     pub apps: Vec<(Name, AppNeeds)>,
     pub sites: BTreeMap<Name, Site>,
+    /// The other hub, which has a copy of the registry.
+    pub second_hub: Option<(Name, SecondHub)>,
     pub invitations: BTreeMap<Name, Invitation>,
     origin: Origin,
 }
@@ -69,6 +82,15 @@ pub struct Site {
     pub prefixes: Vec<IpNet>,
 }
 
+/// The hub that sites reach each other through while the first one is away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecondHub {
+    /// Its keys, and the networks behind it.
+    pub site: Site,
+    /// Where branches and the first hub reach it; at least one.
+    pub endpoint: Vec<PeerEndpoint>,
+}
+
 /// A site that may join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invitation {
@@ -78,6 +100,8 @@ pub struct Invitation {
     pub preshared_key: PresharedKey,
     /// What the site may claim; `None`: whatever is free.
     pub prefixes: Option<Vec<IpNet>>,
+    /// Who joins becomes the second hub and is reached there; empty: it becomes a site.
+    pub hub_endpoint: Vec<PeerEndpoint>,
     /// By the hub's clock.
     pub expires: SystemTime,
     /// Who has used it.
@@ -99,14 +123,17 @@ pub struct Redemption {
 pub struct InvitationId(pub [u8; 8]);
 
 /// The text that a registry was read from, for checks that come later.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Origin {
     file: String,
     /// Without preshared keys.
     text: String,
+    /// With them.
+    secret_text: Arc<Zeroizing<String>>,
     tenant: Range<usize>,
     /// Where each site begins, and its prefixes are.
     sites: BTreeMap<Name, SiteSpans>,
+    second_hub: Option<SiteSpans>,
 }
 
 #[derive(Clone, Debug)]
@@ -166,9 +193,43 @@ impl Registry {
             .find(|(_, invitation)| invitation.id == id)
     }
 
+    /// Sites and the second hub: all with a key and prefixes.
+    pub fn members(&self) -> impl Iterator<Item = (&Name, &Site)> {
+        let second = self.second_hub.iter();
+        self.sites
+            .iter()
+            .chain(second.map(|(name, hub)| (name, &hub.site)))
+    }
+
+    /// Whether the second hub has this name.
+    pub fn is_second_hub(&self, name: &Name) -> bool {
+        self.second_hub.as_ref().is_some_and(|(of, _)| of == name)
+    }
+
+    /// The text that it was read from, with all keys.
+    fn secret_text(&self) -> &Zeroizing<String> {
+        &self.origin.secret_text
+    }
+
+    /// Where a member is in the text.
+    fn spans_of(&self, name: &Name) -> Option<&SiteSpans> {
+        match self.is_second_hub(name) {
+            true => self.origin.second_hub.as_ref(),
+            false => self.origin.sites.get(name),
+        }
+    }
+
     /// The file's name as given to [`Registry::load`] or [`Registry::parse`].
     pub fn file(&self) -> &str {
         &self.origin.file
+    }
+}
+
+/// Without the text that has keys.
+impl fmt::Debug for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Origin");
+        shown.field("file", &self.file).finish_non_exhaustive()
     }
 }
 
@@ -178,6 +239,7 @@ impl PartialEq for Registry {
         self.tenant == other.tenant
             && self.apps == other.apps
             && self.sites == other.sites
+            && self.second_hub == other.second_hub
             && self.invitations == other.invitations
     }
 }

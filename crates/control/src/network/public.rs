@@ -15,10 +15,12 @@ use keiro_units::{ByteCount, Probability};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    NETWORK_APPS_MAX, PREFIX_BITS_MIN, Registry, SITE_NAME_BYTES_MAX, SITE_PREFIXES_MAX, SITES_MAX,
+    NETWORK_APPS_MAX, PREFIX_BITS_MIN, Registry, SECOND_HUBS_MAX, SITE_NAME_BYTES_MAX,
+    SITE_PREFIXES_MAX, SITES_MAX,
 };
 use crate::{
-    config::{AppNeeds, Class, Config, Name, is_forwarded},
+    config::{AppNeeds, Class, Config, Name, PEER_ENDPOINTS_MAX, PeerEndpoint, is_forwarded},
+    key::PublicKey,
     units::Text,
 };
 
@@ -44,6 +46,31 @@ pub struct PublicRegistry {
     /// All sites, with this one.
     pub sites: Vec<PublishedSite>,
     pub apps: Vec<PublishedApp>,
+    /// Further hubs, through which the same networks are reached. A hub of 0.1.0 sends none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hubs: Vec<PublishedHub>,
+}
+
+/// A hub beside the one whose key is in the branch's own file. The branch shares the same preshared key with both.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublishedHub {
+    pub name: Name,
+    #[serde(with = "as_text::one")]
+    pub public_key: PublicKey,
+    #[serde(with = "as_text")]
+    pub endpoint: Vec<PeerEndpoint>,
+    #[serde(with = "as_text")]
+    pub prefixes: Vec<IpNet>,
+}
+
+/// What sites get beside the registry itself.
+#[derive(Clone, Copy, Debug)]
+pub struct NetworkCopy<'a> {
+    /// Incarnation and revision.
+    pub number: [u64; 2],
+    pub tenant_id: u32,
+    /// Behind the first hub.
+    pub hub_prefixes: &'a [IpNet],
 }
 
 /// A site and what is behind it.
@@ -80,6 +107,8 @@ pub enum PublicError {
     Syntax(#[from] serde_json::Error),
     #[error("it has too many {0}")]
     TooMany(&'static str),
+    #[error("the hub `{0}` has no endpoint, or too many")]
+    Endpoint(Name),
     #[error("the name `{0}` is too long, or there twice")]
     Name(Name),
     #[error("`{0}` is not a network that hosts have addresses of")]
@@ -97,10 +126,27 @@ impl PublicRegistry {
         registry: &Registry,
         config: &Config,
         site: &Name,
-        [incarnation, revision]: [u64; 2],
+        number: [u64; 2],
     ) -> Option<Self> {
         let tenant = config.tenant_named(registry.tenant.as_str())?;
+        let copy = NetworkCopy {
+            number,
+            tenant_id: tenant.id,
+            hub_prefixes: &tenant.prefixes,
+        };
+        Self::of_site_in(registry, &copy, site)
+    }
+
+    /// As [`PublicRegistry::of_site`], where the configuration is another gateway's.
+    pub fn of_site_in(registry: &Registry, copy: &NetworkCopy<'_>, site: &Name) -> Option<Self> {
+        let [incarnation, revision] = copy.number;
         registry.sites.get(site)?;
+        let hubs = registry.second_hub.iter().map(|(name, hub)| PublishedHub {
+            name: name.clone(),
+            public_key: hub.site.public_key,
+            endpoint: hub.endpoint.clone(),
+            prefixes: hub.site.prefixes.clone(),
+        });
         let sites = registry.sites.iter().map(|(name, site)| PublishedSite {
             name: name.clone(),
             prefixes: site.prefixes.clone(),
@@ -110,8 +156,9 @@ impl PublicRegistry {
             incarnation,
             revision,
             site: site.clone(),
-            tenant_id: tenant.id,
-            hub_prefixes: tenant.prefixes.clone(),
+            tenant_id: copy.tenant_id,
+            hub_prefixes: copy.hub_prefixes.to_vec(),
+            hubs: hubs.collect(),
             sites: sites.collect(),
             apps: apps
                 .map(|(name, needs)| PublishedApp::new(name, needs))
@@ -150,6 +197,13 @@ impl PublicRegistry {
         })
     }
 
+    /// As [`PublicRegistry::follows`], of the second hub's copy: it may be older than what is known, also of an earlier
+    /// run of the first hub.
+    pub fn copy_follows(&self, known: Option<&Self>) -> bool {
+        let number = |of: &Self| (of.incarnation, of.revision);
+        known.is_none_or(|known| number(known) < number(self))
+    }
+
     /// Whether both say the same of the network.
     pub fn says_the_same(&self, other: &Self) -> bool {
         let known = Self {
@@ -178,17 +232,7 @@ impl PublicRegistry {
     /// # Errors
     /// It cannot be written; what was kept before is still there.
     pub fn keep(&self, state_directory: &Path) -> Result<(), PublicError> {
-        let beside = state_directory.join("network.json.new");
-        // Of a gateway that was killed. A link is not followed.
-        let _ = fs::remove_file(&beside);
-        let mut options = OpenOptions::new();
-        let options = options.write(true).create_new(true).mode(0o600);
-        let mut file = options.open(&beside)?;
-        file.write_all(&self.to_json())?;
-        file.sync_all()?;
-        fs::rename(&beside, state_directory.join(FILE))?;
-        File::open(state_directory)?.sync_all()?;
-        Ok(())
+        Ok(keep(state_directory, FILE, &self.to_json())?)
     }
 
     /// Refuses what no registry has.
@@ -218,6 +262,21 @@ impl PublicRegistry {
         }
         // A hub may lead to the Internet.
         refuse_prefixes(&self.hub_prefixes, [0, 0])?;
+        if self.hubs.len() > SECOND_HUBS_MAX {
+            return Err(PublicError::TooMany("hubs"));
+        }
+        for hub in &self.hubs {
+            if hub.name.as_str().len() > SITE_NAME_BYTES_MAX || seen.contains_key(&hub.name) {
+                return Err(PublicError::Name(hub.name.clone()));
+            }
+            if !(1..=PEER_ENDPOINTS_MAX).contains(&hub.endpoint.len()) {
+                return Err(PublicError::Endpoint(hub.name.clone()));
+            }
+            if hub.prefixes.len() > SITE_PREFIXES_MAX {
+                return Err(PublicError::TooMany("prefixes"));
+            }
+            refuse_prefixes(&hub.prefixes, PREFIX_BITS_MIN)?;
+        }
         let mut seen = BTreeMap::new();
         for app in &self.apps {
             let is_long = app.name.as_str().len() > SITE_NAME_BYTES_MAX;
@@ -232,7 +291,7 @@ impl PublicRegistry {
     }
 }
 
-fn refuse_prefixes(prefixes: &[IpNet], bits_min: [u8; 2]) -> Result<(), PublicError> {
+pub(super) fn refuse_prefixes(prefixes: &[IpNet], bits_min: [u8; 2]) -> Result<(), PublicError> {
     let is_right = |prefix: &&IpNet| {
         let min = match prefix {
             IpNet::V4(_) => bits_min[0],
@@ -272,23 +331,65 @@ impl PublishedApp {
     }
 }
 
-/// Prefixes as lists of texts.
-mod as_text {
-    use ipnet::IpNet;
+/// Writes a file of the state directory, in the place of the one of before.
+///
+/// # Errors
+/// It cannot be written; the one of before is still there.
+pub(super) fn keep(state_directory: &Path, name: &str, contents: &[u8]) -> io::Result<()> {
+    let beside = state_directory.join(format!("{name}.new"));
+    // Of a gateway that was killed. A link is not followed.
+    let _ = fs::remove_file(&beside);
+    let mut options = OpenOptions::new();
+    let options = options.write(true).create_new(true).mode(0o600);
+    let mut file = options.open(&beside)?;
+    file.write_all(contents)?;
+    file.sync_all()?;
+    fs::rename(&beside, state_directory.join(name))?;
+    File::open(state_directory)?.sync_all()
+}
+
+/// Prefixes, endpoints and keys as texts.
+pub(super) mod as_text {
+    use std::{fmt::Display, str::FromStr};
+
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-    pub(super) fn serialize<S: Serializer>(
-        prefixes: &[IpNet],
+    pub(in super::super) fn serialize<T: Display, S: Serializer>(
+        values: &[T],
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(prefixes.iter().map(ToString::to_string))
+        serializer.collect_seq(values.iter().map(ToString::to_string))
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Vec<IpNet>, D::Error> {
+    pub(in super::super) fn deserialize<'de, T, D>(deserializer: D) -> Result<Vec<T>, D::Error>
+    where
+        T: FromStr<Err: Display>,
+        D: Deserializer<'de>,
+    {
         let texts = Vec::<String>::deserialize(deserializer)?;
-        let prefixes = texts.iter().map(|text| text.parse());
-        prefixes.collect::<Result<_, _>>().map_err(D::Error::custom)
+        let values = texts.iter().map(|text| text.parse());
+        values.collect::<Result<_, _>>().map_err(D::Error::custom)
+    }
+
+    pub(in super::super) mod one {
+        use super::{Deserialize, Deserializer, Display, Error, FromStr, Serializer};
+
+        pub(in super::super::super) fn serialize<T: Display, S: Serializer>(
+            value: &T,
+            serializer: S,
+        ) -> Result<S::Ok, S::Error> {
+            serializer.collect_str(value)
+        }
+
+        pub(in super::super::super) fn deserialize<'de, T, D>(
+            deserializer: D,
+        ) -> Result<T, D::Error>
+        where
+            T: FromStr<Err: Display>,
+            D: Deserializer<'de>,
+        {
+            let text = String::deserialize(deserializer)?;
+            text.parse().map_err(D::Error::custom)
+        }
     }
 }

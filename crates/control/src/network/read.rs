@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     ops::Range,
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -14,14 +15,19 @@ use toml::{
     de::{DeTable, DeValue},
     value::{Datetime, Offset},
 };
+use zeroize::Zeroizing;
 
 use super::{
     INVITATIONS_MAX, Invitation, InvitationId, NETWORK_APPS_MAX, Origin, Redemption, Registry,
-    SITE_NAME_BYTES_MAX, SITE_PREFIXES_MAX, SITES_MAX, Site, SiteSpans, check,
+    SECOND_HUBS_MAX, SITE_NAME_BYTES_MAX, SITE_PREFIXES_MAX, SITES_MAX, SecondHub, Site, SiteSpans,
+    check,
     text::{LIMITS, without_secrets},
 };
 use crate::{
-    config::{AppNeeds, ConfigError, Name, app_needs, name, prefixes, public_key, value},
+    config::{
+        AppNeeds, ConfigError, Name, PeerEndpoint, app_needs, name, peer_endpoints, prefixes,
+        public_key, value,
+    },
     key::{KeyError, PresharedKey, PublicKey},
 };
 
@@ -45,17 +51,24 @@ pub(super) fn registry(text: &str, file: &str) -> Result<Registry, ConfigError> 
         .into_iter()
         .map(|(name, (site, spans))| ((name.clone(), site), (name, spans)))
         .unzip();
+    let (second_hub, second_spans) = draft
+        .second_hub
+        .map(|(name, hub, spans)| ((name, hub), spans))
+        .unzip();
     let (apps, invitations) = (draft.apps.into_iter(), draft.invitations.into_iter());
     Ok(Registry {
         tenant: tenant.value,
         apps: apps.map(|app| (app.name, app.needs)).collect(),
         sites,
+        second_hub,
         invitations: invitations.map(|(name, (of, _))| (name, of)).collect(),
         origin: Origin {
             file: file.to_owned(),
             text: shown,
+            secret_text: Arc::new(Zeroizing::new(text.to_owned())),
             tenant: tenant.at,
             sites: spans,
+            second_hub: second_spans,
         },
     })
 }
@@ -66,7 +79,19 @@ pub(super) struct Draft {
     /// In the order of the file.
     pub(super) apps: Vec<DraftApp>,
     pub(super) sites: BTreeMap<Name, (Site, SiteSpans)>,
+    pub(super) second_hub: Option<(Name, SecondHub, SiteSpans)>,
     pub(super) invitations: BTreeMap<Name, (Invitation, InvitationSpans)>,
+}
+
+impl Draft {
+    /// Sites and the second hub, with their places.
+    pub(super) fn members(&self) -> impl Iterator<Item = (&Name, &Site, &SiteSpans)> {
+        let sites = self.sites.iter();
+        let second = self.second_hub.iter();
+        sites
+            .map(|(name, (site, spans))| (name, site, spans))
+            .chain(second.map(|(name, hub, spans)| (name, &hub.site, spans)))
+    }
 }
 
 pub(super) struct DraftApp {
@@ -84,6 +109,7 @@ fn read(document: &DeTable<'_>, report: &mut Report<'_>) -> Draft {
     let mut root = TableReader::new("the registry", 0..0, document, report);
     let network = root.table(report, "network", "[network]");
     let apps = root.raw("app");
+    let hubs = root.raw("hub");
     let sites = root.raw("site");
     let invitations = root.raw("invitation");
     let has_unknown = root.refuse_unknown_keys(report);
@@ -100,6 +126,7 @@ fn read(document: &DeTable<'_>, report: &mut Report<'_>) -> Draft {
         tenant,
         apps: Vec::new(),
         sites: BTreeMap::new(),
+        second_hub: None,
         invitations: BTreeMap::new(),
     };
     for (name, mut fields) in entries(&APPS, apps, report) {
@@ -112,6 +139,10 @@ fn read(document: &DeTable<'_>, report: &mut Report<'_>) -> Draft {
         }));
     }
     draft.apps.sort_by_key(|app| app.at.start);
+    for (name, fields) in entries(&HUBS, hubs, report) {
+        let hub = second_hub(name.at, fields, report);
+        draft.second_hub = hub.map(|(hub, spans)| (name.value, hub, spans));
+    }
     for (name, fields) in entries(&SITES, sites, report) {
         let site = site(name.at, fields, report);
         draft.sites.extend(site.map(|site| (name.value, site)));
@@ -136,6 +167,11 @@ const APPS: Kind = Kind {
     key: "app",
     header: "[app.NAME]",
     max: NETWORK_APPS_MAX,
+};
+const HUBS: Kind = Kind {
+    key: "hub",
+    header: "[hub] NAME",
+    max: SECOND_HUBS_MAX,
 };
 const SITES: Kind = Kind {
     key: "site",
@@ -229,6 +265,29 @@ fn site(
     Some((site, spans))
 }
 
+fn second_hub(
+    at: Range<usize>,
+    mut fields: TableReader<'_, '_>,
+    report: &mut Report<'_>,
+) -> Option<(SecondHub, SiteSpans)> {
+    let endpoint = endpoints(&mut fields, "endpoint", report);
+    if !fields.has("endpoint") {
+        let hint = "add endpoint = \"hub2.example.net:7600\", where branches reach it";
+        report.add(&at, "hub: it has no `endpoint`", hint);
+    }
+    let (site, spans) = site(at, fields, report)?;
+    Some((SecondHub { site, endpoint }, spans))
+}
+
+fn endpoints(
+    fields: &mut TableReader<'_, '_>,
+    key: &'static str,
+    report: &mut Report<'_>,
+) -> Vec<PeerEndpoint> {
+    let found = peer_endpoints(fields, key, report).into_iter();
+    found.map(|(endpoint, _)| endpoint).collect()
+}
+
 fn invitation(
     mut fields: TableReader<'_, '_>,
     report: &mut Report<'_>,
@@ -237,6 +296,7 @@ fn invitation(
     let key = fields.required(report, "public_key", "\"...\"", public_key);
     let preshared_key = fields.required(report, "preshared_key", "\"...\"", preshared_key);
     let allowed = fields.optional(report, "prefixes", some_prefixes);
+    let hub_endpoint = endpoints(&mut fields, "hub_endpoint", report);
     let expires = fields.required(report, "expires", "2026-11-30T12:00:00Z", time);
     let redeemed = redemption(&mut fields, report);
     fields.refuse_unknown_keys(report);
@@ -250,6 +310,7 @@ fn invitation(
         public_key: key.value,
         preshared_key: preshared_key?.value,
         prefixes: value(allowed).map(plain),
+        hub_endpoint,
         expires: expires?.value,
         redeemed,
     };

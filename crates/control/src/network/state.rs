@@ -2,17 +2,18 @@
 
 use keiro_config::Problem;
 
-use super::{NetworkView, PublicError, PublicRegistry, Registry};
+use super::{NetworkView, PublicError, PublicRegistry, Registry, Replica, ReplicaError};
 use crate::config::{Config, ConfigError, Membership};
 
 /// What the files of a gateway say of its network.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum NetworkState {
-    /// It has none, or is a branch that has heard nothing yet.
+    /// It has none, or is a branch or a second hub that has heard nothing yet.
     #[default]
     Nothing,
     Hub(Box<Registry>),
     Branch(Box<PublicRegistry>),
+    SecondHub(Box<Replica>),
 }
 
 impl NetworkState {
@@ -31,21 +32,39 @@ impl NetworkState {
                 let kept = PublicRegistry::load(&config.gateway.state_directory);
                 Ok(kept.ok().flatten().into())
             }
+            Some(Membership::SecondHub { .. }) => {
+                let kept = Replica::load(&config.gateway.state_directory);
+                // `problem` says why there is none.
+                let kept = kept.ok().flatten().map(|(replica, _)| Box::new(replica));
+                let kept = kept.filter(|replica| replica.check_with(config, &[]).is_ok());
+                Ok(kept.map_or(Self::Nothing, Self::SecondHub))
+            }
             None => Ok(Self::Nothing),
         }
     }
 
-    /// Why a branch's copy is not taken; `None`: it is, or there is none.
+    /// Why a branch's or a second hub's copy is not taken; `None`: it is, or there is none.
     pub fn problem(config: &Config) -> Option<Problem> {
-        let Some(Membership::Branch { .. }) = &config.network else {
-            return None;
-        };
         let directory = &config.gateway.state_directory;
-        let error: PublicError = PublicRegistry::load(directory).err()?;
+        let (file, message) = match &config.network {
+            Some(Membership::Branch { .. }) => {
+                let error: PublicError = PublicRegistry::load(directory).err()?;
+                (super::public::FILE, error.to_string())
+            }
+            Some(Membership::SecondHub { .. }) => {
+                let kept = Replica::load(directory).map(|kept| kept.map(|(replica, _)| replica));
+                let error: ReplicaError = match kept {
+                    Ok(kept) => kept?.check_with(config, &[]).err()?.into(),
+                    Err(error) => error,
+                };
+                (super::replica::FILE, error.to_string())
+            }
+            Some(Membership::Hub(_)) | None => return None,
+        };
         Some(Problem {
-            file: directory.join(super::public::FILE).display().to_string(),
+            file: directory.join(file).display().to_string(),
             place: None,
-            message: error.to_string(),
+            message,
             hint: Some("the other sites are known again when the hub is reached".to_owned()),
         })
     }
@@ -57,6 +76,7 @@ impl NetworkState {
             Self::Nothing => config.clone(),
             Self::Hub(registry) => config.with_network(&NetworkView::Hub(registry)),
             Self::Branch(registry) => config.with_network(&NetworkView::Branch(registry)),
+            Self::SecondHub(replica) => config.with_network(&NetworkView::SecondHub(replica)),
         }
     }
 }

@@ -116,6 +116,34 @@ fn each_problem_of_a_registry_has_its_place_and_a_remedy() {
             "1:1: the registry has no [network]; add [network] with tenant = \"...\"",
         ),
         (
+            format!("{}[hub]\nx = {{ prefixes = [\"10.5.0.0/24\"] }}\n", good()),
+            "hub: it has no `endpoint`; add endpoint = ",
+        ),
+        (
+            format!(
+                "{}[hub]\nkobe = {{ public_key = \"{}\", preshared_key = \"{}\", endpoint = \"192.0.2.9:7600\", \
+                 prefixes = [\"10.5.0.0/24\"] }}\n",
+                good(),
+                key(4),
+                key(14)
+            ),
+            "hub: a site is named `kobe` too; rename one of them",
+        ),
+        (
+            format!(
+                "{}[hub]\nx = {{ public_key = \"{}\", preshared_key = \"{}\", endpoint = \"192.0.2.9:7600\", \
+                 prefixes = [\"10.2.0.0/25\"] }}\n",
+                good(),
+                key(4),
+                key(14)
+            ),
+            "10.2.0.0/25 of site `x` overlaps 10.2.0.0/24 of site `kobe`",
+        ),
+        (
+            format!("{}[hub]\nx = {{}}\ny = {{}}\n", good()),
+            "2 entries in [hub], more than the limit of 1",
+        ),
+        (
             changed("tenant = \"office\"", ""),
             "[network] has no `tenant`",
         ),
@@ -591,9 +619,15 @@ fn changes_keep_comments_and_what_others_wrote() {
         &name("osaka"),
         &Invitation {
             redeemed,
+            hub_endpoint: vec!["hub2.example.net:7600".parse().unwrap()],
             ..osaka.clone()
         },
     );
+    let second = SecondHub {
+        site: site(5, "10.5.0.0/24"),
+        endpoint: vec!["hub2.example.net:7600".parse().unwrap()],
+    };
+    edit.put_second_hub(&name("second"), &second);
     edit.put_site(&name("osaka"), &site(4, "10.3.0.0/24"));
     assert!(edit.remove_site(&name("kobe")));
     assert!(!edit.remove_site(&name("nara")));
@@ -609,6 +643,11 @@ fn changes_keep_comments_and_what_others_wrote() {
         assert!(text.contains(kept), "{kept}: {text}");
     }
     assert!(!text.contains("kobe") && !text.contains(&key(12)), "{text}");
+    assert_eq!(written.second_hub, Some((name("second"), second.clone())));
+    assert_eq!(
+        written.invitations[&name("osaka")].hub_endpoint,
+        second.endpoint
+    );
     let redeemed = &written.invitations[&name("osaka")].redeemed;
     assert_eq!(redeemed.as_ref().map(|redeemed| redeemed.at), Some(at));
     assert_eq!(written.sites[&name("osaka")], site(4, "10.3.0.0/24"));

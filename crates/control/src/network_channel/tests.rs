@@ -23,6 +23,7 @@ fn documents_read_back_what_they_write() {
         tenant: name("office"),
         tenant_id: 1,
         prefixes: Vec::new(),
+        is_second_hub: true,
         hub_address: Some("10.0.0.1".parse().expect("an address")),
         hub_unix_seconds: 1,
     };

@@ -382,6 +382,10 @@ pub struct PeerSnapshot {
     /// first handshake and with a peer of 0.1.0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub features: Vec<String>,
+    /// Of a site, at a hub: whether it is up at the other hub too. Absent where there is no other one, or it has not
+    /// said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub up_at_other_hub: Option<bool>,
     /// Packets from its addresses that were dropped, by reason.
     pub dropped_packets: BTreeMap<String, u64>,
 }

@@ -319,7 +319,11 @@ impl Joining {
                 return Ok(*enrolled);
             }
             Document::EnrolRefused(refused) => refused,
-            Document::Enrol(_) | Document::Registry(_) | Document::Unknown => {
+            Document::Enrol(_)
+            | Document::Registry(_)
+            | Document::RegistryCopy(_)
+            | Document::SitesUp(_)
+            | Document::Unknown => {
                 unreachable!("these are no answers")
             }
         };

@@ -188,8 +188,9 @@ impl Installed {
     ) -> Result<(), Failure> {
         let hub = &enrolled.hub;
         let preshared = beside(&files.configuration, &format!("{hub}.psk"));
-        let network = NetworkTemplate::Branch {
+        let network = NetworkTemplate::Member {
             hub: hub.clone(),
+            is_second_hub: enrolled.is_second_hub,
             public_key: token.hub_key,
             preshared_key_file: preshared.clone(),
             endpoints: token.hub_endpoints.clone(),
@@ -403,6 +404,7 @@ mod tests {
             tenant: keiro_control::config::Name::new("office").unwrap(),
             tenant_id: 1,
             prefixes: prefixes.iter().map(|text| text.parse().unwrap()).collect(),
+            is_second_hub: false,
             hub_address: None,
             hub_unix_seconds: 0,
         }

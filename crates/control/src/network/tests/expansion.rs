@@ -53,6 +53,11 @@ fn is_sound(config: &Config) {
             assert_eq!(config[of.app].peer, of.peer, "an application of this peer");
             assert_eq!(config[of.app].class, Class::Datagram);
             assert!(of.prefixes.iter().all(|prefix| prefixes.insert(*prefix)));
+            assert!(
+                of.backup_prefixes
+                    .iter()
+                    .all(|prefix| !of.prefixes.contains(prefix))
+            );
         }
     }
     let peers: BTreeSet<_> = config.peers.iter().map(|peer| &peer.name).collect();
@@ -378,4 +383,194 @@ fn hundreds_of_sites_make_a_configuration_in_one_pass() {
             text.len()
         );
     }
+}
+
+/// The registry with a second hub, `second`, in front of 10.5.0.0/24.
+fn with_second_hub() -> String {
+    format!(
+        "{}[hub]\nsecond = {{ public_key = \"{}\", preshared_key = \"{}\", endpoint = \"198.51.100.9:7600\", \
+         prefixes = [\"10.5.0.0/24\"] }}\n",
+        good(),
+        key(4),
+        key(14)
+    )
+}
+
+/// The configuration of the second hub.
+fn second() -> Config {
+    let text = format!(
+        "[gateway]\nname = \"second\"\n[network]\nfirst_hub = \"hub\"\n[[path]]\nname = \"wan\"\n\
+         local = \"198.51.100.9:7600\"\n[[peer]]\nname = \"hub\"\npublic_key = \"{}\"\n\
+         endpoint = \"192.0.2.1:7600\"\n[tenant.net]\nid = 7\nprefixes = [\"10.5.0.0/24\"]\n",
+        key(98)
+    );
+    Config::parse(&text, "gateway.toml").unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn replica(registry: &Registry) -> Replica {
+    let sent = Replica::new(registry, &hub(), [3, 4]).expect("the tenant is there");
+    Replica::parse(&sent.to_json()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// As [`peers`], with the backup prefixes.
+fn ways(config: &Config, tenant: &Tenant) -> Vec<(String, [Vec<String>; 2], String)> {
+    let peers = peers(config, tenant).into_iter().zip(&tenant.peers);
+    peers
+        .map(|((peer, prefixes, app), of)| (peer, [prefixes, texts(&of.backup_prefixes)], app))
+        .collect()
+}
+
+fn way(
+    peer: &str,
+    prefixes: &[&str],
+    backup: &[&str],
+    app: &str,
+) -> (String, [Vec<String>; 2], String) {
+    (
+        peer.to_owned(),
+        [texts(prefixes), texts(backup)],
+        app.to_owned(),
+    )
+}
+
+#[test]
+fn what_is_behind_one_hub_or_a_site_is_reached_through_the_other_hub_too() {
+    let registry = parsed(&with_second_hub());
+    let sites = ["10.2.0.0/24", "fd02::/64", "10.1.0.0/24"];
+    let first = at_hub(&hub(), &registry);
+    is_sound(&first);
+    let tenant = &first.tenants[0];
+    assert_eq!(
+        ways(&first, tenant).pop(),
+        Some(way("second", &["10.5.0.0/24"], &sites, "voice@second"))
+    );
+    assert!(texts(&tenant.routes).contains(&"10.5.0.0/24".to_owned()));
+    let peer = first.peer_named("second").expect("a peer");
+    assert_eq!(first[peer].origin, PeerOrigin::SecondHub);
+    assert_eq!(first[peer].endpoint.len(), 1);
+
+    let replica = replica(&registry);
+    replica
+        .check_with(&second(), &[])
+        .expect("no contradiction");
+    let at_second = second().with_network(&NetworkView::SecondHub(&replica));
+    is_sound(&at_second);
+    let tenant = &at_second.tenants[0];
+    let expected = [
+        way("kobe", &["10.2.0.0/24", "fd02::/64"], &[], "voice@@kobe"),
+        way("tokyo", &["10.1.0.0/24"], &[], "voice@@tokyo"),
+        way("hub", &["10.0.0.0/24"], &sites, "voice@second"),
+    ];
+    assert_eq!(ways(&at_second, tenant), expected);
+    let has_invitation = |peer: &crate::config::Peer| peer.origin == PeerOrigin::Invitation;
+    assert!(
+        !at_second.peers.iter().any(has_invitation),
+        "the first hub has them"
+    );
+
+    let branch = branch("");
+    let sent = PublicRegistry::of_site_in(&registry, &replica.network_copy(), &name("tokyo"));
+    let sent = sent.expect("a site");
+    assert_eq!(sent.hubs, published(&registry, "tokyo").hubs);
+    let sent = PublicRegistry::parse(&sent.to_json()).expect("as it was sent");
+    let config = branch.with_network(&NetworkView::Branch(&sent));
+    is_sound(&config);
+    let others = ["10.0.0.0/24", "10.2.0.0/24", "fd02::/64"];
+    let expected = [
+        way("hub", &others, &["10.5.0.0/24"], "voice@tokyo"),
+        way("second", &["10.5.0.0/24"], &others, "voice@@tokyo"),
+    ];
+    assert_eq!(ways(&config, &config.tenants[0]), expected);
+    // What they call alike has one number on the wire.
+    for (app, there) in [("voice@tokyo", &first), ("voice@@tokyo", &at_second)] {
+        assert!(config.app_named(app).is_some() && there.app_named(app).is_some());
+    }
+    assert_eq!(config.tenants[0].routes.len(), 4);
+    // Its own peer of this name or key is not taken for the hub.
+    let mut other = sent.clone();
+    other.hubs[0].name = name("hub");
+    let config = branch.with_network(&NetworkView::Branch(&other));
+    assert_eq!(config.peers.len(), 1);
+}
+
+#[test]
+fn a_copy_of_the_registry_is_taken_whole_or_not_at_all() {
+    let registry = parsed(&with_second_hub());
+    let good = replica(&registry);
+    assert_eq!(good.registry(), Some(&registry));
+    assert!(good.says_the_same(&replica(&registry)));
+    let secret = key(11);
+    assert!(
+        !format!("{good:?}").contains(&secret[..20]),
+        "no keys in logs"
+    );
+    let directory = tempfile::tempdir().unwrap();
+    assert!(Replica::load(directory.path()).unwrap().is_none());
+    good.keep(directory.path()).unwrap();
+    let (kept, _) = Replica::load(directory.path())
+        .unwrap()
+        .expect("it was kept");
+    assert_eq!(kept, good);
+    // A second hub that starts with it has the same, and one whose file contradicts it has none, with the reason.
+    let mut of_file = second();
+    directory
+        .path()
+        .clone_into(&mut of_file.gateway.state_directory);
+    let state = NetworkState::load(&of_file).unwrap();
+    assert_eq!(state, NetworkState::SecondHub(Box::new(good.clone())));
+    let mut taken = of_file.clone();
+    taken.tenants[0]
+        .prefixes
+        .push("10.1.0.0/16".parse().unwrap());
+    assert_eq!(NetworkState::load(&taken).unwrap(), NetworkState::Nothing);
+    let problem = NetworkState::problem(&taken).expect("a reason");
+    assert!(problem.message.contains("overlaps"), "{problem}");
+    taken.tenants[0].id = 8;
+    let problem = NetworkState::problem(&taken).expect("a reason");
+    assert!(
+        problem.message.contains("no tenant has the number 7"),
+        "{problem}"
+    );
+
+    let json = String::from_utf8(good.to_json().to_vec()).unwrap();
+    for (from, to) in [
+        ("10.0.0.0/24", "10.0.0.0/99"),
+        ("tenant_id", "tenant"),
+        ("[hub]", "[hubs]"),
+        ("[hub]", "[hub.x]"),
+        ("10.2.0.0/24", "10.1.0.0/24"),
+    ] {
+        let bad = json.replace(from, to);
+        assert_ne!(bad, json, "{from}");
+        Replica::parse(bad.as_bytes()).expect_err(to);
+    }
+    let without = json.replace("second = {", "#second = {");
+    let error = Replica::parse(without.as_bytes()).expect_err("for another gateway");
+    assert!(error.to_string().contains("second hub"), "{error}");
+    let long = vec![b' '; REPLICA_BYTES_MAX + 1];
+    Replica::parse(&long).expect_err("too long");
+}
+
+#[test]
+fn a_copy_that_is_older_takes_nothing_back() {
+    let registry = parsed(&with_second_hub());
+    let number = |incarnation, revision| {
+        let mut of = published(&registry, "tokyo");
+        (of.incarnation, of.revision) = (incarnation, revision);
+        of
+    };
+    let known = number(5, 3);
+    for (incarnation, revision, expected) in [
+        (5, 3, [false, false]),
+        (5, 4, [true, true]),
+        (6, 1, [true, true]),
+        // The first hub has restarted with a clock that was set back, or the second has an older copy.
+        (4, 9, [true, false]),
+        (5, 2, [false, false]),
+    ] {
+        let sent = number(incarnation, revision);
+        let found = [sent.follows(Some(&known)), sent.copy_follows(Some(&known))];
+        assert_eq!(found, expected, "{incarnation} {revision}");
+    }
+    assert!(number(1, 1).copy_follows(None));
 }
