@@ -22,12 +22,12 @@ use keiro_control::{
     protocol::EventKind,
 };
 use keiro_lab::{Lab, Process};
-use keiro_linux::process::SIGTERM;
+use keiro_linux::process::{SIGKILL, SIGTERM};
 use serde_json::Value;
 
 use crate::{
     gateways::{Monitor, echo, lab, monitor_at},
-    harness::{Ran, Site, eventually, finish, run, shown},
+    harness::{LIMIT, Ran, Site, eventually, finish, run, shown},
 };
 
 const TOPOLOGY: &str = r#"
@@ -81,22 +81,17 @@ b = { host = "server", addresses = ["10.0.0.10/24"] }
 "#;
 
 /// The hub's host, and what is on it.
-struct World {
+pub(crate) struct World {
     // First, so that the gateways end before their files go.
-    lab: Lab,
-    hub: Site,
+    pub(crate) lab: Lab,
+    pub(crate) hub: Site,
     processes: Vec<Process>,
 }
 
 impl World {
     /// The hub runs, and has no site.
     fn start() -> Self {
-        let lab = lab(TOPOLOGY);
-        let mut world = Self {
-            lab,
-            hub: Site::without_key(),
-            processes: Vec::new(),
-        };
+        let mut world = Self::new(TOPOLOGY);
         for number in 0..2 {
             world.sh(
                 &format!("nat{number}"),
@@ -111,6 +106,22 @@ impl World {
             );
             world.sh("tokyo", &route);
         }
+        world.start_hub();
+        world
+    }
+
+    /// Nothing runs.
+    pub(crate) fn new(topology: &str) -> Self {
+        Self {
+            lab: lab(topology),
+            hub: Site::without_key(),
+            processes: Vec::new(),
+        }
+    }
+
+    /// Makes the hub, at 203.0.113.2, and starts it.
+    pub(crate) fn start_hub(&mut self) {
+        let world = self;
         let file = shown(&world.hub.path("gateway.toml"));
         let init = ["init", "--hub", "--name", "hub", "--output", &file];
         let made = world.keiro("hub", &init).expect_code(0);
@@ -118,29 +129,28 @@ impl World {
         make_local(&world.hub);
         world.spawn("hub", &world.hub.path("gateway.toml"));
         eventually("the hub answers", || world.ask(&["status"]));
-        world
     }
 
-    fn sh(&self, host: &str, script: &str) -> String {
+    pub(crate) fn sh(&self, host: &str, script: &str) -> String {
         let mut command = self.lab.host(host).expect("a host").command("sh");
         command.args(["-c", script]);
         finish(&mut command, b"").expect_code(0).stdout
     }
 
-    fn keiro(&self, host: &str, args: &[&str]) -> Ran {
+    pub(crate) fn keiro(&self, host: &str, args: &[&str]) -> Ran {
         let mut command = self.lab.host(host).expect("a host").command(crate::PROGRAM);
         command.args(args);
         finish(&mut command, b"")
     }
 
     /// A command of the hub, with its configuration.
-    fn at_hub(&self, args: &[&str]) -> Ran {
+    pub(crate) fn at_hub(&self, args: &[&str]) -> Ran {
         let file = shown(&self.hub.path("gateway.toml"));
         let args: Vec<&str> = args.iter().copied().chain(["--config", &file]).collect();
         self.keiro("hub", &args)
     }
 
-    fn invite(&self, args: &[&str]) -> String {
+    pub(crate) fn invite(&self, args: &[&str]) -> String {
         let args: Vec<&str> = ["invite"].iter().chain(args).copied().collect();
         let ran = self.at_hub(&args).expect_code(0);
         assert!(!ran.stderr.contains("warning"), "{}", ran.stderr);
@@ -148,7 +158,7 @@ impl World {
     }
 
     /// `keiro join` on a host, into the files of `site`.
-    fn join(&self, host: &str, site: &Site, token: &str, more: &[&str]) -> Ran {
+    pub(crate) fn join(&self, host: &str, site: &Site, token: &str, more: &[&str]) -> Ran {
         let file = shown(&site.path("keiro/gateway.toml"));
         let sysctl = shown(&site.path("sysctl"));
         let mut args = vec!["join", token, "--yes", "--output", &file];
@@ -165,7 +175,7 @@ impl World {
         assert!(is_empty(site), "after {parts:?}");
     }
 
-    fn spawn(&mut self, host: &str, file: &Path) {
+    pub(crate) fn spawn(&mut self, host: &str, file: &Path) {
         let log = File::create(file.with_extension("log")).expect("a log");
         let host = self.lab.host(host).expect("a host");
         let mut command = host.command(crate::PROGRAM);
@@ -178,8 +188,19 @@ impl World {
         self.processes.push(host.spawn(command).expect("it starts"));
     }
 
+    /// Kills the gateway that was started in this place, and starts it again.
+    pub(crate) fn restart(&mut self, place: usize, host: &str, file: &Path) {
+        self.processes[place].signal(SIGKILL).expect("it runs");
+        let killed = self.processes.remove(place);
+        let ended = killed.wait(LIMIT).expect("its status");
+        assert!(ended.is_some(), "it ends");
+        self.spawn(host, file);
+        let started = self.processes.pop().expect("it was started");
+        self.processes.insert(place, started);
+    }
+
     /// Lets a host forward packets of a device, as udev does when the device comes.
-    fn forward(&self, host: &str, device: &str) {
+    pub(crate) fn forward(&self, host: &str, device: &str) {
         let file = format!("/proc/sys/net/ipv4/conf/{device}/forwarding");
         let host = self.lab.host(host).expect("a host");
         eventually("the device is there", || {
@@ -190,14 +211,14 @@ impl World {
 
     /// Pings from a host until there is an answer.
     #[track_caller]
-    fn ping(&self, host: &str, to: &str) {
+    pub(crate) fn ping(&self, host: &str, to: &str) {
         let to: IpAddr = to.parse().expect("an address");
         let host = self.lab.host(host).expect("a host");
         let answered = host.run(move || echo(to, 56, None)).expect("in the host");
         assert_eq!(answered, Some(56), "{to}");
     }
 
-    fn ask(&self, args: &[&str]) -> Option<Value> {
+    pub(crate) fn ask(&self, args: &[&str]) -> Option<Value> {
         ask(&self.hub, args)
     }
 
@@ -223,7 +244,7 @@ impl Drop for World {
 }
 
 /// Several gateways share the machine's files here, so each gets its sockets beside its configuration.
-fn make_local(site: &Site) {
+pub(crate) fn make_local(site: &Site) {
     let file = eventually("there is a configuration", || {
         let files = ["gateway.toml", "keiro/gateway.toml"].map(|name| site.path(name));
         files.into_iter().find(|file| file.exists())
@@ -239,7 +260,7 @@ fn make_local(site: &Site) {
     fs::write(&file, text.replacen(default, &local, 1)).expect("written");
 }
 
-fn ask(site: &Site, args: &[&str]) -> Option<Value> {
+pub(crate) fn ask(site: &Site, args: &[&str]) -> Option<Value> {
     let socket = shown(&site.path("control.sock"));
     let args = args.iter().copied();
     let ran = run(args.chain(["--socket", &socket, "--json"]));
@@ -252,7 +273,7 @@ fn is_empty(site: &Site) -> bool {
     entries.next().is_none()
 }
 
-fn read(site: &Site, name: &str) -> String {
+pub(crate) fn read(site: &Site, name: &str) -> String {
     fs::read_to_string(site.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 

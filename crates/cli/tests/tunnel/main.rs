@@ -6,6 +6,7 @@ mod forwarding;
 mod gateways;
 #[path = "../harness/mod.rs"]
 mod harness;
+mod hubs;
 mod join;
 mod privileges;
 mod routes;
