@@ -8,6 +8,7 @@
 pub mod failure;
 pub mod manual;
 pub mod output;
+mod printable;
 
 use std::{
     io::{self, Write},
@@ -17,6 +18,8 @@ use std::{
 use clap::{Parser, error::ErrorKind};
 
 use failure::Failure;
+
+pub use printable::printable;
 
 /// Version and commit, as in `0.1.0 (99b912e0cd)`.
 pub const VERSION: &str = env!("KEIRO_VERSION");
