@@ -228,6 +228,11 @@ impl Line {
     }
 }
 
+/// Whether the log has an event as a warning: something does not work, or does not as configured.
+pub fn is_warning(kind: &EventKind) -> bool {
+    level(kind) == Level::WARN
+}
+
 fn level(kind: &EventKind) -> Level {
     match kind {
         EventKind::PeerDown { .. }
