@@ -105,6 +105,11 @@ pub(crate) enum Command {
     Egress(Egress),
     /// The running gateway in a few lines
     Status(Query),
+    /// The running gateway in a terminal, as it changes
+    ///
+    /// Applications that miss their latency target first, paths, tenants and events; `?` lists the keys. A gateway that
+    /// is stopped or slow is reported, and shown again when it answers.
+    Top(Top),
     /// What keeps a gateway from its work, and what corrects it
     ///
     /// Looks at the machine, the configuration, the kernel's network, firewalls and the running gateway, and prints
@@ -507,6 +512,18 @@ pub(crate) struct Query {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct Top {
+    #[command(flatten)]
+    pub(crate) socket: Socket,
+    /// How often the gateway is asked, from 100ms to 1h
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = top_interval)]
+    pub(crate) interval: Text<Duration>,
+    /// No colours, as with NO_COLOR in the environment
+    #[arg(long)]
+    pub(crate) no_color: bool,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct Doctor {
     /// The configuration
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG_FILE, value_hint = ValueHint::FilePath)]
@@ -705,6 +722,14 @@ fn some_time(text: &str) -> Result<Text<Duration>, String> {
     match time.0.is_zero() {
         true => Err("nothing can be done in no time".to_owned()),
         false => Ok(time),
+    }
+}
+
+fn top_interval(text: &str) -> Result<Text<Duration>, String> {
+    let time = some_time(text)?;
+    match (Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&time.0) {
+        true => Ok(time),
+        false => Err("ask for 100ms to 1h".to_owned()),
     }
 }
 

@@ -20,6 +20,7 @@ mod run_as;
 mod show;
 mod sites;
 mod socket;
+mod top;
 mod web;
 
 use std::process::ExitCode;
@@ -62,6 +63,7 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Egress(args) => egress::egress(&args).map(success),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Status(query) => show::status(&query).map(success),
+        Command::Top(args) => top::top(&args).map(success),
         Command::Show(args) => show::show_one(&args).map(success),
         Command::Monitor(args) => query::monitor(&args).map(success),
         Command::Plan(args) => plan::plan(&args),

@@ -44,6 +44,15 @@ impl Socket<'_> {
         }
     }
 
+    /// A gateway that starts would be there: nothing is now, or a socket without a listener.
+    pub(super) fn may_come(self, error: &io::Error) -> bool {
+        let is_away = matches!(
+            error.kind(),
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused
+        );
+        is_away && self.instead().is_none()
+    }
+
     /// The listener does not answer as a gateway does.
     pub(super) fn not_understood(self, why: impl fmt::Display) -> Failure {
         let what = self.what();

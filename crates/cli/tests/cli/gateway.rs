@@ -24,12 +24,12 @@ use crate::harness::{
 };
 
 /// An address of this machine's loopback network at which nothing listens now.
-fn free(ip: &str) -> SocketAddr {
+pub(crate) fn free(ip: &str) -> SocketAddr {
     let socket = UdpSocket::bind((ip, 0)).expect("a free port");
     socket.local_addr().expect("its address")
 }
 
-fn path(name: &str, local: SocketAddr) -> String {
+pub(crate) fn path(name: &str, local: SocketAddr) -> String {
     format!(
         "[[path]]\nname = \"{name}\"\nlocal = \"{local}\"\nrate = \"50Mbit\"\ndelay = \"1ms\"\n"
     )
@@ -280,7 +280,7 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
-    fn start(site: Site, text: &str) -> Self {
+    pub(crate) fn start(site: Site, text: &str) -> Self {
         site.write("gateway.toml", text);
         fs::File::create(site.path("log")).expect("a log");
         let child = Self::spawn(&site);
@@ -299,8 +299,16 @@ impl Gateway {
 
     /// Kills it without notice, and starts it again.
     pub(crate) fn kill_and_start(&mut self) {
+        self.kill();
+        self.start_again();
+    }
+
+    pub(crate) fn kill(&mut self) {
         self.child.kill().expect("it is killed");
         self.child.wait().expect("it has ended");
+    }
+
+    pub(crate) fn start_again(&mut self) {
         self.child = Self::spawn(&self.site);
     }
 
