@@ -15,6 +15,7 @@ mod measure;
 mod messages;
 mod offline;
 mod plan;
+mod program;
 mod query;
 mod run_as;
 mod show;
