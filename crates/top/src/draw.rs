@@ -12,7 +12,7 @@ use ratatui_core::{
 };
 
 use crate::{
-    data::{Connection, Data, EventLine},
+    data::{Connection, Data},
     detail,
     rows::{self, clock, seconds},
     table::{GAP, Table, Tone},
@@ -107,7 +107,7 @@ impl Canvas<'_, '_> {
         let mut at = self.put(line, 0, &printable(&status.name), bold);
         let uptime = format!(
             "  {}, up {}",
-            printable(&status.version),
+            printable(status.version.split(' ').next().unwrap_or_default()),
             seconds(status.uptime_seconds)
         );
         at = self.put(line, at, &uptime, Style::new());
@@ -353,15 +353,12 @@ impl Canvas<'_, '_> {
     fn newest_events(&mut self, top: u16, bottom: u16) {
         self.put(top, 0, "newest events", Style::new());
         self.reverse(top);
-        let events: Vec<EventLine> = self
-            .scene
-            .data
-            .events
-            .iter()
-            .take(bottom.into())
-            .cloned()
-            .collect();
-        for (line, event) in (top + 1..bottom).zip(&events) {
+        let data = self.scene.data;
+        let events = &data.events;
+        if events.is_empty() {
+            self.put(top + 1, 0, "none since this view began", Style::new());
+        }
+        for (line, event) in (top + 1..bottom).zip(events) {
             let at = self.put(
                 line,
                 0,

@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, time::Duration};
 
 use keiro_control::protocol::{
-    AppSnapshot, DeviceState, PathSnapshot, PathState, TenantSnapshot, Timestamp,
+    AppSnapshot, DeviceState, JudgedBy, PathSnapshot, PathState, TenantSnapshot, Timestamp,
 };
 use keiro_terminal::output::human;
 use keiro_units::Bandwidth;
@@ -71,7 +71,7 @@ fn app_row(app: &AppSnapshot, rate: Option<&Rate>) -> Row {
             time(stats.latency_target.map(|target| target.as_secs_f64())),
             time(delay.map(|delay| delay.p99_seconds)),
             time(stats.predicted_delay.map(|delay| delay.as_secs_f64())),
-            margin(app.margin_seconds),
+            margin(margin_of(app)),
             flow(rate.map(|rate| rate.sent)),
             flow(rate.map(|rate| rate.received)),
             Cell::number(waiting as f64, waiting.to_string()),
@@ -86,7 +86,7 @@ fn app_row(app: &AppSnapshot, rate: Option<&Rate>) -> Row {
 /// Those that miss their target first, then those without a path or with too much loss, then those that meet it, the
 /// least margin first, then those without a target.
 fn app_urgency(app: &AppSnapshot) -> (u8, f64) {
-    let margin = app.margin_seconds.unwrap_or(f64::INFINITY);
+    let margin = margin_of(app).unwrap_or(f64::INFINITY);
     match app.stats.target_met {
         Some(false) => (0, margin),
         _ if app.path.is_none() => (1, margin),
@@ -102,6 +102,15 @@ fn met(app: &AppSnapshot) -> Cell {
         (_, true) => Cell::text("LOSS").with_tone(Tone::Bad),
         (Some(true), false) => Cell::text("yes").with_tone(Tone::Good),
         (None, false) => Cell::absent(),
+    }
+}
+
+/// The latency target minus the delay by which it is judged.
+fn margin_of(app: &AppSnapshot) -> Option<f64> {
+    let target = app.stats.latency_target?.as_secs_f64();
+    match (app.judged_by, &app.delay) {
+        (Some(JudgedBy::Measurement), Some(delay)) => Some(target - delay.p99_seconds),
+        _ => app.margin_seconds,
     }
 }
 

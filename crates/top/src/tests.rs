@@ -84,7 +84,7 @@ fn site() -> Snapshot {
         "count": 500, "mean_seconds": 0.021, "min_seconds": 0.01, "p50_seconds": 0.02,
         "p90_seconds": 0.025, "p95_seconds": 0.03, "p99_seconds": 0.0621,
         "p999_seconds": 0.07, "max_seconds": 0.08,
-    }});
+    }, "judged_by": "measurement"});
     let apps = [
         app(
             "backup",
