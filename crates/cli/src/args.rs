@@ -119,6 +119,12 @@ pub(crate) enum Command {
         after_help = "Exit status: 0 nothing found, 1 something found, 2 not all could be checked, 64 the command line is wrong."
     )]
     Doctor(Doctor),
+    /// Write a file for a bug report: state, configuration, log and machine, without secrets
+    ///
+    /// Versions, all answers of the running gateway, explanations, histories, what `keiro doctor` finds, addresses,
+    /// routes, rules, firewalls, the log. Private keys, preshared keys, tokens and passwords are removed; names,
+    /// addresses and public keys are not. Works without a gateway. Run it as root: others may not read all of it.
+    Support(Support),
     /// What paths, applications and peers of the running gateway do
     #[command(subcommand)]
     Show(Show),
@@ -531,6 +537,19 @@ pub(crate) struct Doctor {
     /// Print a JSON document instead of text
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Support {
+    /// The configuration
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG_FILE, value_hint = ValueHint::FilePath)]
+    pub(crate) config: PathBuf,
+    /// The gateway's control socket; that of the configuration unless given
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) socket: Option<PathBuf>,
+    /// The file to write, which must not be there; keiro-support-TIME.tar.gz in this directory unless given
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) output: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -21,6 +21,7 @@ mod run_as;
 mod show;
 mod sites;
 mod socket;
+mod support;
 mod top;
 mod web;
 
@@ -64,6 +65,7 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Egress(args) => egress::egress(&args).map(success),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Status(query) => show::status(&query).map(success),
+        Command::Support(args) => support::support(&args).map(success),
         Command::Top(args) => top::top(&args).map(success),
         Command::Show(args) => show::show_one(&args).map(success),
         Command::Monitor(args) => query::monitor(&args).map(success),
@@ -95,6 +97,7 @@ fn holds_secrets(command: &Command) -> bool {
             | Command::Sites(_)
             | Command::Join(_)
             | Command::Doctor(_)
+            | Command::Support(_)
             | Command::Gateway(_)
             | Command::Asbr(_)
             | Command::Egress(_)

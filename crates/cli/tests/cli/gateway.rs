@@ -312,6 +312,13 @@ impl Gateway {
         self.child = Self::spawn(&self.site);
     }
 
+    /// Waits until it answers.
+    pub(crate) fn ready(&self) {
+        eventually("it answers", || {
+            (self.ask(&["status"]).code == Some(0)).then_some(())
+        });
+    }
+
     fn control(&self) -> String {
         shown(&self.site.path("control.sock"))
     }

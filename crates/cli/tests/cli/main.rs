@@ -18,6 +18,7 @@ mod old_keys;
 mod other_hosts;
 mod outcomes;
 mod plan;
+mod support;
 mod top;
 mod units;
 mod web;

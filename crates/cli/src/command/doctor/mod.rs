@@ -7,7 +7,7 @@ mod network;
 mod running;
 mod tenants;
 
-use std::{fmt::Write as _, process::ExitCode};
+use std::{fmt::Write as _, path::Path, process::ExitCode};
 
 use keiro_doctor::{Facts, Finding, diagnose};
 use serde::Serialize;
@@ -52,6 +52,18 @@ pub(super) fn doctor(args: &args::Doctor) -> Outcome {
         (true, false) => ExitCode::from(NOT_CHECKED),
         (true, true) => ExitCode::SUCCESS,
     })
+}
+
+/// The findings as a document.
+pub(super) fn report(config: &Path) -> serde_json::Value {
+    let Gathered { facts, not_checked } = gather(config);
+    let report = Report {
+        config_file: &facts.configuration.file,
+        gateway_asked: facts.gateway.is_some(),
+        findings: &diagnose(&facts),
+        not_checked: &not_checked,
+    };
+    serde_json::to_value(report).unwrap_or_default()
 }
 
 fn text(facts: &Facts, findings: &[Finding], not_checked: &[String]) -> String {
