@@ -13,8 +13,8 @@ unitdir := $(DESTDIR)$(PREFIX)/lib/systemd/system
 sysusersdir := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages build build-lab demo test test-quick lint mutants rounds test-web test-guest accuracy bench bench-tunnel \
-	bench-egress experiments figures soak fuzz bpf man install install-lab deb test-package
+.PHONY: help setup packages build build-lab demo test test-quick test-web test-dashboards lint mutants rounds test-guest accuracy bench \
+	bench-tunnel bench-egress experiments figures soak fuzz bpf man install install-lab deb test-package
 
 help: ## what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,11 @@ test: setup lint ## everything that a change must pass
 
 test-quick: packages ## the tests that depend on nothing but their inputs, without root, in 2 to 4 minutes
 	$(CARGO) xtask test --pure
+
+test-dashboards: packages ## dashboards and alerts with promtool and a real Prometheus on a pair of gateways
+	@scripts/setup dashboards
+	$(CARGO) test --locked --package keiro-dashboards -- --include-ignored
+	$(CARGO) test --locked --workspace --test dashboards -- --include-ignored --nocapture
 
 lint: packages ## formatting, clippy, words and links
 	$(CARGO) fmt --all --check
@@ -126,6 +131,9 @@ install: ## to $(DESTDIR)$(PREFIX), after `make build`; needs no Rust, so sudo w
 		sed 's|/usr/bin/keiro|$(PREFIX)/bin/keiro|' $$unit > $(unitdir)/$${unit##*/} || exit 1; done
 	install -m 644 packaging/sysusers.d/keiro.conf $(sysusersdir)/keiro.conf
 	install -m 644 packaging/examples/* packaging/wireshark/keiro.lua $(datadir)/doc/keiro/examples/
+	install -d $(datadir)/keiro/grafana $(datadir)/keiro/prometheus
+	install -m 644 packaging/grafana/* $(datadir)/keiro/grafana/
+	install -m 644 packaging/prometheus/* $(datadir)/keiro/prometheus/
 	install -m 644 README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT $(datadir)/doc/keiro/
 	@if [ -z '$(DESTDIR)' ] && [ -d /run/systemd/system ]; then systemd-sysusers && systemctl daemon-reload; \
 		else echo 'installed; before the daemon is started: systemd-sysusers, systemctl daemon-reload'; fi
