@@ -515,6 +515,50 @@ pub enum MoveReason {
 pub struct Timestamp(pub SystemTime);
 
 impl EventKind {
+    /// The names of all events of this version.
+    pub const NAMES: [&'static str; 40] = [
+        "started",
+        "draining",
+        "peer_up",
+        "peer_down",
+        "version_mismatch",
+        "clock_behind",
+        "duplicate_key",
+        "app_mismatch",
+        "key_refused",
+        "wrong_key",
+        "handshake_unanswered",
+        "path_unanswered",
+        "path_up",
+        "path_down",
+        "remote_changed",
+        "local_changed",
+        "mtu_changed",
+        "key_changed",
+        "aggregation_changed",
+        "aggregation_paused",
+        "aggregation_resumed",
+        "app_moved",
+        "target_missed",
+        "target_met",
+        "message_expired",
+        "reloaded",
+        "config_rejected",
+        "tenant_unknown",
+        "tenant_refused",
+        "prefix_mismatch",
+        "device_lost",
+        "device_restored",
+        "device_down",
+        "device_up",
+        "store_lost",
+        "store_connected",
+        "store_notice",
+        "site_joined",
+        "join_refused",
+        "events_lost",
+    ];
+
     /// The event's name as in its `event` field.
     pub const fn name(&self) -> &'static str {
         match self {

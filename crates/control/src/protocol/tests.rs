@@ -60,6 +60,11 @@ fn the_documentations_examples_are_of_this_protocol() {
         let mut expected = Vec::new();
         constants(&schema["$defs"][kind], &tag, &mut expected);
         assert!(expected.len() > 5, "{kind}: {expected:?}");
+        if kind == "EventKind" {
+            let known = expected.iter().filter(|name| *name != "unknown");
+            let known: std::collections::BTreeSet<&str> = known.map(String::as_str).collect();
+            assert_eq!(known, EventKind::NAMES.into());
+        }
         for name in expected.iter().filter(|n| *n != "unknown") {
             assert!(
                 names.contains(name),
