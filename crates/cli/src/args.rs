@@ -130,6 +130,11 @@ pub(crate) enum Command {
     Show(Show),
     /// Print events of the running gateway as they happen, one line of JSON each
     Monitor(Monitor),
+    /// Run a command or send a webhook for events of the running gateway
+    ///
+    /// Reads which ones from a file, and follows the gateway until it is stopped, also over restarts of the gateway. The
+    /// gateway itself runs no programs.
+    Hooks(Hooks),
     /// What the planner would do, without doing it
     ///
     /// Asks the running gateway, which knows what it measured. With --config it plans from a file
@@ -635,6 +640,21 @@ pub(crate) struct Monitor {
     /// End after this many events
     #[arg(long, value_name = "N", value_parser = count)]
     pub(crate) count: Option<NonZeroU64>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Hooks {
+    /// The file of hooks
+    #[arg(long, value_name = "FILE", default_value = "/etc/keiro/hooks.toml", value_hint = ValueHint::FilePath)]
+    pub(crate) config: PathBuf,
+    #[command(flatten)]
+    pub(crate) socket: Socket,
+    /// Read the file, say what is wrong with it, and end
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Give every hook an event called `test`, say what becomes of it, and end
+    #[arg(long, conflicts_with = "check")]
+    pub(crate) test: bool,
 }
 
 #[derive(Args, Debug)]

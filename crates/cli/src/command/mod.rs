@@ -7,6 +7,7 @@ mod figures;
 mod flowstats;
 mod gateway;
 mod gencert;
+mod hooks;
 mod init;
 mod join;
 mod keys;
@@ -65,6 +66,7 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Egress(args) => egress::egress(&args).map(success),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Status(query) => show::status(&query).map(success),
+        Command::Hooks(args) => hooks::hooks(&args),
         Command::Support(args) => support::support(&args).map(success),
         Command::Top(args) => top::top(&args).map(success),
         Command::Show(args) => show::show_one(&args).map(success),
@@ -98,6 +100,7 @@ fn holds_secrets(command: &Command) -> bool {
             | Command::Join(_)
             | Command::Doctor(_)
             | Command::Support(_)
+            | Command::Hooks(_)
             | Command::Gateway(_)
             | Command::Asbr(_)
             | Command::Egress(_)

@@ -9,6 +9,7 @@ mod flowstats;
 mod gateway;
 #[path = "../harness/mod.rs"]
 mod harness;
+mod hooks;
 mod init;
 mod measure_fit;
 mod measure_net;

@@ -33,15 +33,17 @@ fn every_daemon_has_a_unit_that_confines_it() {
             "keiro-egress.service",
             "keiro-flowstats@.service",
             "keiro-gateway.service",
+            "keiro-hooks.service",
             "keiro-measure.service",
             "keiro-web.service"
         ]
     );
     for (name, text) in &units {
         let lines: Vec<&str> = text.lines().collect();
-        // The keys are user keiro's, and pages need none.
+        // The keys are user keiro's. Pages need none, and commands of hooks must not be able to read any.
         let (user, families) = match &name[..] {
             "keiro-web.service" => ("keiro-web", "AF_INET AF_INET6 AF_UNIX"),
+            "keiro-hooks.service" => ("keiro-hooks", "AF_INET AF_INET6 AF_NETLINK AF_UNIX"),
             _ => ("keiro", "AF_INET AF_INET6 AF_NETLINK AF_UNIX"),
         };
         for line in [
