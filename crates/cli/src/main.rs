@@ -10,11 +10,8 @@ mod usage;
 
 use std::{env, process::ExitCode};
 
-use clap::{
-    CommandFactory,
-    error::{ContextKind, ContextValue, ErrorKind},
-};
-use keiro_terminal::{failure, manual, output};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use keiro_terminal::{failure, output};
 
 use crate::args::Cli;
 
@@ -22,8 +19,6 @@ use crate::args::Cli;
 const PROGRAM: &str = "keiro";
 
 fn main() -> ExitCode {
-    // Answers a shell that completes a command line, and ends.
-    manual::complete(Cli::command);
     keiro_terminal::run(PROGRAM, with_tip, |cli: Cli| command::run(cli.command))
 }
 

@@ -9,14 +9,11 @@ mod keiro;
 
 use std::process::ExitCode;
 
-use clap::CommandFactory;
-use keiro_terminal::{failure, manual, output};
+use keiro_terminal::{failure, output};
 
 use crate::args::Cli;
 
 fn main() -> ExitCode {
-    // Answers a shell that completes a command line, and ends.
-    manual::complete(Cli::command);
     keiro_terminal::run("keiro-lab", std::convert::identity, |cli: Cli| {
         command::run(cli.command)
     })

@@ -27,7 +27,8 @@ pub const VERSION: &str = env!("KEIRO_VERSION");
 /// Exit status of a command line that cannot be understood: EX_USAGE of sysexits(3).
 pub const USAGE: u8 = 64;
 
-/// Reads the command line, carries it out with `command`, and gives the exit status.
+/// Reads the command line, carries it out with `command`, and gives the exit status. A shell that completes a command
+/// line is answered instead.
 ///
 /// `program` begins every message; `explain` may add a tip to what clap finds wrong.
 pub fn run<Cli: Parser>(
@@ -35,6 +36,7 @@ pub fn run<Cli: Parser>(
     explain: impl FnOnce(clap::Error) -> clap::Error,
     command: impl FnOnce(Cli) -> Result<ExitCode, Failure>,
 ) -> ExitCode {
+    manual::complete(Cli::command);
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return refuse(&explain(error)),

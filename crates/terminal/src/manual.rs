@@ -13,7 +13,7 @@ const COMPLETION_VARIABLE: &str = "KEIRO_COMPLETE";
 
 /// Answers a shell's completion script and ends the process; does nothing if none asks. Nothing may be written to
 /// standard output before.
-pub fn complete(command: impl Fn() -> clap::Command) {
+pub(crate) fn complete(command: impl Fn() -> clap::Command) {
     CompleteEnv::with_factory(command)
         .var(COMPLETION_VARIABLE)
         .complete();

@@ -45,7 +45,7 @@ pub enum Listen {
     Unix(PathBuf),
 }
 
-/// What to serve, and to whom.
+/// What to serve, and which clients may read it.
 #[derive(Debug)]
 pub struct Options {
     pub listen: Listen,

@@ -21,7 +21,7 @@ fn main() -> ExitCode {
                 manual::man(Cli::command(), output.as_deref()).map(|()| ExitCode::SUCCESS)
             }
             Some(Command::Completion { shell }) => {
-                manual::completion(PROGRAM, Cli::command(), *shell).map(|()| ExitCode::SUCCESS)
+                manual::completion(PROGRAM, *shell).map(|()| ExitCode::SUCCESS)
             }
             None => run(cli),
         }

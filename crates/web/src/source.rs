@@ -1,6 +1,6 @@
 //! One gateway, asked once for all viewers.
 //!
-//! A thread polls its control socket every second while somebody looks and every half a minute otherwise, one follows
+//! A thread polls its control socket every second while a page is open and every half a minute otherwise, one follows
 //! its events, and one asks single questions, at a bounded rate. So what a gateway has to do does not depend on the
 //! number of viewers.
 
@@ -92,7 +92,7 @@ pub(crate) struct Source {
 pub(crate) struct Shared {
     socket: PathBuf,
     wanted: Mutex<Wanted>,
-    /// Somebody looks, or the source ends.
+    /// A page is open, or the source ends.
     woken: Condvar,
     ended: AtomicBool,
     events: Mutex<Events>,
@@ -157,7 +157,7 @@ impl Source {
         self.view.clone()
     }
 
-    /// Somebody looks at a page, so that polls come every second.
+    /// A page is open, so that polls come every second.
     pub(crate) fn look(&self, needs: Needs) {
         let now = Instant::now();
         let mut wanted = lock(&self.shared.wanted);

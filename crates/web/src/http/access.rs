@@ -36,7 +36,7 @@ pub struct Proxy {
     pub header: HeaderName,
 }
 
-/// Why nobody could be let in, or everybody would be.
+/// Options with which no client could be let in, or any would be.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     #[error("{} is reachable from other machines; try: --token-file FILE, or --proxy ADDRESS with --proxy-header NAME", .0)]

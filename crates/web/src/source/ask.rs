@@ -40,7 +40,7 @@ struct Question {
 
 /// Questions that wait. Ours: who comes later is asked to try again.
 const WAITING_MAX: usize = 16;
-/// Answers that are kept; all that nobody waits for are forgotten at more. Ours.
+/// Answers that are kept; all that no request waits for are forgotten at more. Ours.
 const ANSWERS_MAX: usize = 64;
 /// How long one answer may take. Ours: planning for the largest configuration takes less than a second.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);

@@ -27,7 +27,7 @@ pub(crate) struct View {
     /// Why there are no newer ones; absent: `data` is of the last poll.
     pub(crate) trouble: Option<Trouble>,
     polled: Option<Instant>,
-    /// The time until the next poll, while somebody looks.
+    /// The time until the next poll, while a page is open.
     pub(crate) interval: Duration,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Data {
     pub(crate) tenants: Option<Vec<TenantSnapshot>>,
 }
 
-/// How often a gateway is asked while somebody looks, and otherwise. Ours.
+/// How often a gateway is asked while a page is open, and otherwise. Ours.
 const INTERVAL: Duration = Duration::from_secs(1);
 const INTERVAL_IDLE: Duration = Duration::from_secs(30);
 /// An interval is this many times what the last poll took, at least: a gateway with much to say is asked more rarely.
@@ -55,7 +55,7 @@ const INTERVALS_PER_POLL: u32 = 20;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl View {
-    /// The last poll is as new as polls are while somebody looks.
+    /// The last poll is as new as polls are while a page is open.
     pub(crate) fn is_recent(&self, now: Instant) -> bool {
         let recent = self.interval.max(INTERVAL) * 2;
         self.polled
@@ -100,7 +100,7 @@ fn run(shared: &Shared, views: &watch::Sender<Arc<View>>) {
     }
 }
 
-/// Waits for the next poll, which is soon while somebody looks.
+/// Waits for the next poll, which is soon while a page is open.
 fn wait(shared: &Shared, polled: Instant, interval: Duration, had_tenants: bool) {
     let mut wanted = lock(&shared.wanted);
     while !shared.has_ended() {
@@ -108,7 +108,7 @@ fn wait(shared: &Shared, polled: Instant, interval: Duration, had_tenants: bool)
         let elapsed = now.saturating_duration_since(polled);
         let needs_tenants = !had_tenants && is_looked_at(wanted.tenants, now);
         let due = match is_looked_at(wanted.looked, now) {
-            // What a page needs and nobody asked for comes at once.
+            // What a page needs and was not asked for comes at once.
             true if needs_tenants => Duration::ZERO,
             true => interval,
             false => INTERVAL_IDLE,

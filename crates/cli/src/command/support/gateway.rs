@@ -11,7 +11,7 @@ use keiro_control::protocol::{
     HistoryKind, Request, Response,
     client::{Client, ClientError},
 };
-use keiro_egress::control::{self, Answer, Question};
+use keiro_egress::control::{self, Answer, Request as EgressRequest};
 use serde_json::Value;
 
 use super::Gathering;
@@ -102,7 +102,7 @@ pub(super) fn gather(gathering: &mut Gathering, socket: &Path) -> Result<(), Fai
                 gathering.add_json(&format!("gateway/{name}.json"), &answer)?;
             }
             Asked::Refused(why) => {
-                gathering.add_result(&format!("gateway/{name}.json"), Err(why))?
+                gathering.add_result(&format!("gateway/{name}.json"), Err(why))?;
             }
             Asked::Broken(why) => {
                 return gathering.add_result(&format!("gateway/{name}.json"), Err(why));
@@ -155,7 +155,7 @@ pub(super) fn egress(gathering: &mut Gathering) -> Result<(), Failure> {
     if !socket.exists() {
         return Ok(());
     }
-    match control::ask(socket, Question::Status) {
+    match control::ask(socket, EgressRequest::Status) {
         Ok(Answer::Status(status)) => {
             let status = serde_json::to_value(&*status).unwrap_or_default();
             gathering.add_json("egress/status.json", &status)
