@@ -201,8 +201,6 @@ mod tests {
 
     use super::*;
 
-    const SECOND: Duration = Duration::from_secs(1);
-
     fn unanswered(sent: u64, received: u64, heard_after: u64) -> Unanswered {
         Unanswered {
             since: Instant::ZERO,
