@@ -487,7 +487,7 @@ fn what_is_behind_one_hub_or_a_site_is_reached_through_the_other_hub_too() {
     }
     assert_eq!(config.tenants[0].routes.len(), 4);
     // Its own peer of this name or key is not taken for the hub.
-    let mut other = sent.clone();
+    let mut other = sent;
     other.hubs[0].name = name("hub");
     let config = branch.with_network(&NetworkView::Branch(&other));
     assert_eq!(config.peers.len(), 1);
