@@ -4,6 +4,7 @@ mod config;
 mod doctor;
 mod egress;
 mod figures;
+mod firewall;
 mod flowstats;
 mod gateway;
 mod gencert;

@@ -10,7 +10,8 @@ use keiro_doctor::{
 use keiro_gateway::paths_now;
 
 use super::{
-    firewall, machine,
+    super::firewall,
+    machine,
     network::{self, Network},
     running::{self, Running},
     tenants,

@@ -1,6 +1,5 @@
 //! `keiro doctor`: gathers facts, and prints what follows from them.
 
-mod firewall;
 mod gather;
 mod machine;
 mod network;

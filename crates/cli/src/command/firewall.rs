@@ -4,7 +4,7 @@ use std::process::Command;
 
 use keiro_doctor::firewall::Firewall;
 
-use super::super::program::{self, Output};
+use super::program::{self, Output};
 
 /// What is read of one tool's output. Ours: a ruleset of 100,000 rules.
 const OUTPUT_BYTES_MAX: u64 = 64 << 20;
