@@ -19,6 +19,7 @@ mod membership;
 mod message_tls;
 mod network;
 mod network_template;
+mod own_ground;
 mod read;
 mod resolve;
 mod store;
@@ -43,6 +44,7 @@ use keiro_config::{FileLimits, RenamedKey, Report};
 use keiro_units::{Bandwidth, ByteCount, Probability};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::own_ground::reached_at;
 pub use self::{
     aggregation::{Aggregation, Fec, Mode as AggregationMode, Redundancy, Spread as CopySpread},
     app_needs::AppNeeds,
@@ -59,6 +61,7 @@ pub use self::{
     },
     network::{Network, admits, names_alone},
     network_template::{NetworkTemplate, TenantTemplate},
+    own_ground::{Conflict, ConnectedNetwork, Learned, OwnGround, PrefixOwner, Withheld},
     resolve::{Found, FoundInterface, further_name},
     store::{Endpoint, Etcd, Store},
     template::{Template, Uplink},

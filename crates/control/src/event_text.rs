@@ -338,6 +338,19 @@ fn tenant_sentence(kind: &EventKind) -> Option<String> {
             "peer {peer} drops the packets of tenant {tenant}: it has no tenant with id {id} towards this gateway; compare `id` at both gateways"
         ),
         EventKind::PrefixMismatch { .. } => return prefix_mismatch(kind),
+        EventKind::PrefixWithheld {
+            tenant,
+            prefix,
+            owner,
+            reason,
+        } => format!(
+            "tenant {tenant}: {prefix} of {owner} is not routed, since {reason}; hosts there are not reached through the tunnel until that changes"
+        ),
+        EventKind::PrefixRouted {
+            tenant,
+            prefix,
+            owner,
+        } => format!("tenant {tenant}: {prefix} of {owner} is routed, the conflict has ended"),
         EventKind::DeviceLost {
             tenant,
             device,

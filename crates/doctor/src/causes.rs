@@ -63,6 +63,7 @@ pub static CAUSES: &[&Cause] = &[
     &tenant::TENANT_REFUSED,
     &tenant::TENANT_UNKNOWN,
     &tenant::PREFIX_MISMATCH,
+    &tenant_network::PREFIX_WITHHELD,
     &tenant_network::LAN_OVERLAPS_PEER,
     &tenant_network::UPLINK_OVERLAPS_PEER,
     &tenant_network::FORWARDING_OFF,

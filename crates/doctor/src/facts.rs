@@ -7,7 +7,10 @@ use std::{
 };
 
 use ipnet::IpNet;
-use keiro_control::protocol::{DeviceState, EventKind, PathFault};
+use keiro_control::{
+    config::Withheld,
+    protocol::{DeviceState, EventKind, PathFault},
+};
 
 use crate::firewall::Firewall;
 
@@ -215,7 +218,10 @@ pub struct Tenant {
     pub has_table: bool,
     /// Networks behind this gateway.
     pub prefixes: Vec<IpNet>,
+    /// Without those that are withheld.
     pub peers: Vec<TenantPeer>,
+    /// Prefixes of the network that are not routed, since the machine needs addresses of them.
+    pub withheld: Vec<Withheld>,
     /// Interfaces at which its hosts are.
     pub lans: Vec<Lan>,
     /// Forwarding of the device, in IPv4 and IPv6; `None`: not known.

@@ -21,7 +21,7 @@ use keiro_control::{
 use keiro_core::{AppId, PathState, PeerId};
 use keiro_linux::interface::{self, Interface};
 
-use crate::{data::command::DataThreadGone, gateway::Gateway};
+use crate::{data::command::DataThreadGone, gateway::Gateway, uplinks::connected};
 
 /// When requests were judged and problems logged, so that gateways that join take little of this one's time.
 #[derive(Debug, Default)]
@@ -293,17 +293,13 @@ impl Gateway {
 }
 
 /// Networks that interfaces are connected to, each with the interface.
-fn connected_networks() -> anyhow::Result<Vec<(String, IpNet)>> {
+pub(crate) fn connected_networks() -> anyhow::Result<Vec<(String, IpNet)>> {
     let interfaces = interface::list().context("cannot list this machine's interfaces")?;
     let outside = interfaces.iter().filter(|interface| !interface.loopback);
     let of_interface = |interface: &Interface| -> Vec<(String, IpNet)> {
-        let networks = interface.addresses.iter().filter_map(|address| {
-            let on_link = address.peer.unwrap_or(address.ip);
-            IpNet::new(on_link, address.prefix_len).ok()
-        });
-        let networks = networks.filter(|network| network.prefix_len() > 0);
+        let networks = connected(interface);
         networks
-            .map(|network| (interface.name.clone(), network.trunc()))
+            .map(|network| (interface.name.clone(), network))
             .collect()
     };
     Ok(outside.flat_map(of_interface).collect())

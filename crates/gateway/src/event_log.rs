@@ -252,6 +252,7 @@ fn level(kind: &EventKind) -> Level {
         | EventKind::MessageExpired { .. }
         | EventKind::ConfigRejected { .. }
         | EventKind::PrefixMismatch { .. }
+        | EventKind::PrefixWithheld { .. }
         | EventKind::DeviceLost { .. }
         | EventKind::DeviceDown { .. }
         | EventKind::TenantUnknown { .. }
@@ -325,6 +326,8 @@ fn subject(kind: &EventKind) -> Option<String> {
             let peer = peer.as_deref().unwrap_or_default();
             format!("{tenant} {peer} {from:?} {field:?}")
         }
+        EventKind::PrefixWithheld { tenant, prefix, .. }
+        | EventKind::PrefixRouted { tenant, prefix, .. } => format!("{tenant} {prefix}"),
         EventKind::DeviceLost { tenant, .. }
         | EventKind::DeviceRestored { tenant, .. }
         | EventKind::DeviceDown { tenant, .. }

@@ -2,10 +2,13 @@
 //!
 //! What is to change is decided by [`Uplinks`].
 
-use std::{collections::BTreeSet, time::Instant as Stopwatch};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant as Stopwatch,
+};
 
 use keiro_control::{
-    config::{Config, Found, Local, Path, PathOrigin},
+    config::{Config, Found, Local, Path, PathOrigin, Withheld},
     protocol::EventKind,
 };
 use keiro_core::{PeerId, SocketId};
@@ -17,6 +20,7 @@ use crate::{
     gateway::Gateway,
     uplinks::{
         Binding, Network, NetworkWatch, Problem, Step, UplinkChange, Uplinks, found_interfaces,
+        withheld,
     },
 };
 
@@ -36,7 +40,9 @@ impl Gateway {
     /// Looks again where something failed that may succeed by now.
     pub(crate) fn retry_uplinks(&mut self) {
         if let Some(network) = &mut self.network
-            && (network.is_deaf() || self.active.uplinks().may_retry())
+            && (network.is_deaf()
+                || network.has_unreported_change()
+                || self.active.uplinks().may_retry())
         {
             network.request();
         }
@@ -61,6 +67,7 @@ impl Gateway {
         };
         let before = &self.found.interfaces;
         self.found.interfaces = found_interfaces(&self.written, &network, before);
+        self.found.withheld = withheld(&self.written, &network, &self.found.hosts);
         if self.found != self.followed {
             let begun = Stopwatch::now();
             self.follow_found(&network)?;
@@ -234,6 +241,8 @@ pub struct PathsNow {
     /// What this machine lacks for the paths, one line each. A gateway starts without it, and uses the paths when
     /// it appears.
     pub problems: Vec<String>,
+    /// Prefixes of the network that are not routed here.
+    pub withheld: Vec<Withheld>,
 }
 
 /// See [`PathsNow`].
@@ -244,10 +253,12 @@ pub fn paths_now(written: &Config) -> PathsNow {
             config: written.resolved(&Found::default()),
             auto: Vec::new(),
             problems: Vec::new(),
+            withheld: Vec::new(),
         };
     };
     let found = Found {
         interfaces: found_interfaces(written, &network, &[]),
+        withheld: withheld(written, &network, &BTreeMap::new()),
         ..Found::default()
     };
     let config = written.resolved(&found);
@@ -271,6 +282,7 @@ pub fn paths_now(written: &Config) -> PathsNow {
         auto,
         problems,
         config,
+        withheld: found.withheld,
     }
 }
 

@@ -13,7 +13,7 @@ use std::{
 };
 
 use keiro_control::{
-    config::{self, Config, Found},
+    config::{self, Config, Found, Withheld},
     key,
     protocol::{Event, EventKind},
 };
@@ -82,6 +82,8 @@ pub struct Gateway {
     /// `None`: the configuration had no `[message_tls]` at the start.
     pub(crate) message_tls: Option<MessageTlsServer>,
     pub(crate) events: EventLoop,
+    /// Prefixes that are not routed, as was reported last.
+    pub(crate) withheld: Vec<Withheld>,
     pub(crate) draining: bool,
     pub(crate) drained: bool,
 }

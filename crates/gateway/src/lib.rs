@@ -53,6 +53,7 @@ mod tenant_view;
 mod tenants;
 mod trigger;
 mod uplinks;
+mod withheld;
 mod workload;
 
 use std::path::Path;

@@ -26,7 +26,7 @@ use crate::{
     path_ids::PeerPath,
     planning::{PlanMode, PlannerInput, PlanningProblem},
     start::load,
-    uplinks::{Network, found_interfaces},
+    uplinks::{Network, found_interfaces, withheld},
 };
 
 /// The result of a reload.
@@ -110,6 +110,7 @@ impl Gateway {
         }
         let found = Found {
             interfaces: found_interfaces(&written, &machine, &[]),
+            withheld: withheld(&written, &machine, &self.found.hosts),
             ..self.found.of_config(&written)
         };
         let reloaded = self.adopt(&written, &found, &machine).map_err(one)?;
@@ -208,6 +209,7 @@ impl Gateway {
         }
         self.follow_configuration();
         self.publish_missing_uplinks(&known);
+        self.publish_withheld();
         self.site.forget_before_start();
         self.replan()?;
         Ok(Reloaded {

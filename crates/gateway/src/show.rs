@@ -199,6 +199,7 @@ impl<'a> View<'a> {
             config_file: gateway.config_file.path.display().to_string(),
             config_loaded: Timestamp(gateway.config_file.loaded),
             problems: self.problems(&peers, &paths),
+            withheld_prefixes: gateway.withheld_lines(),
             config_rejected: gateway.rejected(),
             needs_restart: gateway.config_file.running.pending().to_vec(),
             draining: gateway.draining,

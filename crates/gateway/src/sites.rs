@@ -25,8 +25,12 @@ use keiro_core::{AppId, Event, PeerId, RefusalReason};
 
 use self::{pushes::Pushes, seen::SeenSites};
 use crate::{
-    data::command::DataThreadGone, enrolment::Requests, follow_uplinks::look, gateway::Gateway,
-    reload::Reloaded, uplinks::found_interfaces,
+    data::command::DataThreadGone,
+    enrolment::{Requests, connected_networks},
+    follow_uplinks::look,
+    gateway::Gateway,
+    reload::Reloaded,
+    uplinks::{found_interfaces, withheld},
 };
 
 /// What is known of the network, and the configuration that it is added to.
@@ -108,6 +112,13 @@ impl Sites {
                 NetworkState::load(&of_file)?
             }
         };
+        if let (NetworkState::Hub(known), NetworkState::Hub(registry)) = (&self.state, &state)
+            && known != registry
+        {
+            // Where they cannot be listed, routes to them are withheld.
+            let networks = connected_networks().unwrap_or_default();
+            registry.check_connected(known, &of_file, &networks)?;
+        }
         Ok(PreparedSites {
             of_file,
             state,
@@ -509,6 +520,7 @@ impl Gateway {
             look(self.network.as_mut(), written).map_err(|problem| anyhow::anyhow!("{problem}"))?;
         let found = Found {
             interfaces: found_interfaces(written, &machine, &self.found.interfaces),
+            withheld: withheld(written, &machine, &self.found.hosts),
             ..self.found.of_config(written)
         };
         let reloaded = self.adopt(written, &found, &machine)?;

@@ -60,7 +60,7 @@ use crate::{
     steering::Steering,
     tenants::{OpenedDevices, Tenants},
     trigger::Trigger,
-    uplinks::{Network, NetworkWatch, UplinkRoutes, found_interfaces},
+    uplinks::{Network, NetworkWatch, UplinkRoutes, found_interfaces, withheld},
 };
 
 /// Default of [`Options::spin`]: covers the median wake-up.
@@ -160,6 +160,7 @@ impl Gateway {
             },
             draining: false,
             drained: false,
+            withheld: Vec::new(),
             config,
             written,
             sites,
@@ -175,6 +176,7 @@ impl Gateway {
         gateway.publish(EventKind::Started {
             version: gateway.process.version.to_owned(),
         });
+        gateway.publish_withheld();
         Ok(gateway)
     }
 
@@ -258,9 +260,11 @@ impl Surroundings {
         let machine =
             look(network.as_mut(), written).map_err(|problem| anyhow::anyhow!("{problem}"))?;
         let host_names = HostNames::new(written, epoll).context("eventfd")?;
+        let hosts = host_names.addresses();
         let found = Found {
             interfaces: found_interfaces(written, &machine, &[]),
-            hosts: host_names.addresses(),
+            withheld: withheld(written, &machine, &hosts),
+            hosts,
             ..Found::default()
         };
         // What the paths need beside their sockets follows when they are open.

@@ -240,6 +240,10 @@ fn summary(file: &Path, config: &Config) -> String {
     for number in 0..now.config.paths.len() {
         text.push_str(&idle_cost(&now.config, PathIndex(number)));
     }
+    let with_sites = NetworkState::load(config).unwrap_or_default();
+    for withheld in paths_now(&with_sites.applied_to(config)).withheld {
+        text.push_str(&format!("warning: {withheld}\n"));
+    }
     for problem in now.problems {
         text.push_str(&format!("warning: {problem}\n"));
     }

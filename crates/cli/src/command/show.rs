@@ -138,6 +138,9 @@ fn status_text(status: &StatusSnapshot, style: Style) -> String {
     for problem in &status.problems {
         fields.add("problem", style.bad(problem));
     }
+    for line in &status.withheld_prefixes {
+        fields.add("not routed", style.bad(line));
+    }
     if let Some(why) = &status.config_rejected {
         let text = format!("the last reload was refused: {why}");
         fields.add("", style.bad(&text));

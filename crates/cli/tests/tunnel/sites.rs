@@ -16,13 +16,13 @@ use std::{
     time::Duration,
 };
 
-use keiro_control::network::PublicRegistry;
+use keiro_control::{network::PublicRegistry, protocol::EventKind};
 use keiro_lab::{Host, Lab, Process};
 use keiro_linux::process::SIGTERM;
 use serde_json::{Value, json};
 
 use crate::{
-    gateways::{MIB, echo, echo_request, icmp_socket, lab},
+    gateways::{MIB, echo, echo_request, icmp_socket, lab, monitor_at},
     harness::{LIMIT, Site, eventually, finish, run, shown},
 };
 
@@ -433,6 +433,66 @@ fn a_branch_that_comes_or_goes_disturbs_no_other() {
     });
     eprintln!("{received} of {sent} packets arrived");
     assert_eq!(received, sent);
+}
+
+#[test]
+fn a_branch_does_not_route_what_its_uplink_needs_until_that_has_ended() {
+    let network = Network::start(2);
+    network.await_peers(&["kobe", "tokyo"]);
+    let text = fs::read_to_string(network.hub.path("network.toml")).expect("read");
+    let more = "\"10.2.0.0/24\", \"172.20.1.0/24\"";
+    network.replace_registry(&text.replace("\"10.2.0.0/24\"", more));
+    let (theirs, all) = (
+        "172.20.1.0/24",
+        ["10.0.0.0/24", "10.2.0.0/24", "172.20.1.0/24"],
+    );
+    network.await_routes("tokyo", &all);
+    let mut monitor = monitor_at(&network.branches[0].path("control.sock"));
+    let address = |change: &str| {
+        let mut command = network.host("tokyo").command("ip");
+        command.args(["address", change, "172.20.1.7/24", "dev", "wan1"]);
+        finish(&mut command, b"").expect_code(0);
+    };
+    address("add");
+    let (owner, reason) = monitor.next(|kind| match kind {
+        EventKind::PrefixWithheld {
+            prefix,
+            owner,
+            reason,
+            ..
+        } if prefix == theirs => Some((owner, reason)),
+        _ => None,
+    });
+    assert_eq!(owner, "site `kobe`");
+    assert!(
+        reason.contains("uplink wan1 is connected to 172.20.1.0/24"),
+        "{reason}"
+    );
+    network.await_routes("tokyo", &all[..2]);
+    let status = network.ask("tokyo", &["status"]).expect("it answers");
+    let line = status["withheld_prefixes"][0].as_str().expect("a line");
+    assert!(
+        line.contains("172.20.1.0/24 of site `kobe` is not routed"),
+        "{line}"
+    );
+    let file = shown(&network.branches[0].path("gateway.toml"));
+    let mut doctor = network.host("tokyo").command(crate::PROGRAM);
+    doctor.args(["doctor", "--json", "--config", &file]);
+    let found = finish(&mut doctor, b"").json();
+    let causes = found["findings"].as_array().expect("findings");
+    let causes: Vec<&str> = causes
+        .iter()
+        .filter_map(|of| of["cause"].as_str())
+        .collect();
+    assert_eq!(causes, ["prefix_withheld"], "{found:#}");
+    // The rest of the network goes on.
+    network.ping("lan-tokyo", KOBE, 56);
+    address("del");
+    monitor.next(|kind| match kind {
+        EventKind::PrefixRouted { prefix, .. } if prefix == theirs => Some(()),
+        _ => None,
+    });
+    network.await_routes("tokyo", &all);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     AutoUplinks, Config, Family, HostName, InterfaceLocal, Local, NAME_BYTES_MAX, Name, PATHS_MAX,
-    Path, PathIndex, PathOrigin, Peer, PeerEndpoint,
+    Path, PathIndex, PathOrigin, Peer, PeerEndpoint, Withheld,
 };
 
 /// What a configuration leaves open.
@@ -23,6 +23,8 @@ pub struct Found {
     pub hosts: BTreeMap<HostName, Vec<IpAddr>>,
     /// Paths that a peer, by its name, needs over an uplink, where these are more than its endpoints.
     pub wanted: BTreeMap<(String, Local), usize>,
+    /// Prefixes of the network that this machine cannot route, as [`Config::withheld`] has found them.
+    pub withheld: Vec<Withheld>,
 }
 
 /// An interface that may be an uplink.
@@ -72,6 +74,7 @@ impl Config {
             config.choose_families(found);
         }
         config.lead_to_endpoints(found);
+        config.withhold(&found.withheld);
         config
     }
 

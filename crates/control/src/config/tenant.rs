@@ -34,7 +34,7 @@ pub(super) use self::{
     values::{confined, count, device, integer},
 };
 use super::{
-    AppIndex, Config, Name, PeerIndex,
+    AppIndex, Config, Learned, Name, PeerIndex,
     entries::{EntryNames, Names, Reader},
     values::{in_range, positive_time, value},
 };
@@ -107,6 +107,8 @@ pub struct Tenant {
     pub routes: Vec<IpNet>,
     /// `routes` are all prefixes of its peers, because the file has none.
     pub routes_follow_peers: bool,
+    /// Prefixes of peers that the network's registry has, and the file has not.
+    pub learned: Vec<Learned>,
     /// Bytes that may wait for each peer.
     pub queue: ByteCount,
     /// Networks behind each peer; at least one, or its gateway has `[network]`.
@@ -394,6 +396,7 @@ impl Reader<'_> {
             prefixes: own,
             routes,
             routes_follow_peers,
+            learned: Vec::new(),
             queue: value(queue).unwrap_or(DEFAULT_TENANT_QUEUE),
             peers: tenant_peers,
             rules,

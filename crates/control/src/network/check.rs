@@ -219,7 +219,7 @@ pub(super) fn with_config(
         report.add(&origin.tenant, message, hint);
     }
     let taken = tenant
-        .map(|tenant| taken(config, tenant))
+        .map(|tenant| taken_by_file(config, tenant))
         .unwrap_or_default();
     let addresses = of_hub(registry, config, own);
     for (name, site) in registry.members() {
@@ -241,6 +241,34 @@ pub(super) fn with_config(
         }
         for (prefix, at) in site.prefixes.iter().zip(&spans.prefixes) {
             if let Err(refusal) = refuse(name, *prefix, &taken, &addresses) {
+                add(&mut report, at, &refusal);
+            }
+        }
+    }
+    report.finish().map(drop)
+}
+
+/// See [`Registry::check_connected`].
+pub(super) fn with_machine(
+    registry: &Registry,
+    known: &Registry,
+    config: &Config,
+    networks: &[(String, IpNet)],
+) -> Result<(), ConfigError> {
+    let origin = &registry.origin;
+    let mut report = Report::new(&origin.file, &origin.text);
+    let is_known = |name: &Name, prefix: &IpNet| {
+        let site = known.sites.get(name);
+        site.is_some_and(|site| site.prefixes.contains(prefix))
+    };
+    for (name, site) in &registry.sites {
+        let Some(spans) = origin.sites.get(name) else {
+            continue;
+        };
+        for (prefix, at) in site.prefixes.iter().zip(&spans.prefixes) {
+            if !is_known(name, prefix)
+                && let Err(refusal) = registry.refuse_connected(config, networks, name, &[*prefix])
+            {
                 add(&mut report, at, &refusal);
             }
         }
@@ -272,14 +300,9 @@ pub(super) fn claim(
         }
     }
     let tenant = config.tenant_named(registry.tenant.as_str());
-    let mut taken = match tenant {
-        Some(tenant) => {
-            let mut taken = taken(config, tenant);
-            taken.extend(taken_beside(config, tenant));
-            taken
-        }
-        None => Vec::new(),
-    };
+    let mut taken = tenant
+        .map(|tenant| taken_by_file(config, tenant))
+        .unwrap_or_default();
     for (name, other) in registry.members().filter(|(name, _)| *name != site) {
         let owned = other.prefixes.iter().map(|prefix| Taken {
             prefix: *prefix,
@@ -311,6 +334,13 @@ struct Taken {
     owner: String,
     /// If it is all addresses, it is those that are nowhere else.
     may_be_rest: bool,
+}
+
+/// What the hub's own file has for the tenant, and for others that share its routing table.
+fn taken_by_file(config: &Config, tenant: &Tenant) -> Vec<Taken> {
+    let mut taken = taken(config, tenant);
+    taken.extend(taken_beside(config, tenant));
+    taken
 }
 
 /// What the hub's own file has for the tenant.

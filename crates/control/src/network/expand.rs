@@ -6,15 +6,19 @@
 //! no two of the hub's have the same. Over a second hub it is `office@@tokyo`. What is behind one hub or a site is
 //! behind the other hub too, as a backup.
 
-use std::{net::IpAddr, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    path::PathBuf,
+};
 
 use ipnet::IpNet;
 
 use super::{DEFAULT_APP, PublicRegistry, PublishedHub, Registry, Replica};
 use crate::{
     config::{
-        App, AppIndex, AppNeeds, Class, Config, DEFAULT_REASSEMBLY_MAX, Membership, Name, Peer,
-        PeerEndpoint, PeerIndex, PeerOrigin, REASSEMBLY_MIN, Tenant, TenantPeer,
+        App, AppIndex, AppNeeds, Class, Config, DEFAULT_REASSEMBLY_MAX, Learned, Membership, Name,
+        Peer, PeerIndex, PeerOrigin, PrefixOwner, REASSEMBLY_MIN, Tenant, TenantPeer,
     },
     key::{PresharedKey, PublicKey},
 };
@@ -83,6 +87,7 @@ impl Config {
     fn add_sites(&mut self, registry: &Registry, tenant: Option<u32>, over: Over) {
         let apps = apps_or_default(&registry.apps);
         let mut behind = Vec::new();
+        let mut learned = Vec::new();
         for (name, site) in &registry.sites {
             // Refused by `Registry::check_with`.
             if self.peer_named(name.as_str()).is_some() {
@@ -97,6 +102,10 @@ impl Config {
                 endpoint: Vec::new(),
             });
             let app = self.add_apps(&apps, name, peer, over);
+            learned.extend(site.prefixes.iter().map(|prefix| Learned {
+                prefix: *prefix,
+                owner: PrefixOwner::Site(name.clone()),
+            }));
             behind.extend(app.map(|app| TenantPeer {
                 peer,
                 prefixes: site.prefixes.clone(),
@@ -112,6 +121,7 @@ impl Config {
                 tenant.routes.extend(prefixes);
             }
             tenant.peers.extend(behind);
+            tenant.learned.extend(learned);
         }
     }
 
@@ -165,6 +175,7 @@ impl Config {
             .copied()
             .collect();
         add_routes(tenant, &prefixes, &endpoints);
+        tenant.learned.extend(of_hub(&prefixes));
         let sites = registry.sites.values().flat_map(|site| &site.prefixes);
         tenant.peers.push(TenantPeer {
             peer,
@@ -237,6 +248,7 @@ impl Config {
         for prefixes in [&prefixes, &backup] {
             add_routes(tenant, prefixes, &addresses);
         }
+        tenant.learned = published(registry, &[&prefixes, &backup]);
         let mut of_file = tenant.peers.iter_mut();
         match (of_file.find(|of| of.peer == hub), app) {
             (Some(of), _) => {
@@ -329,14 +341,33 @@ impl Config {
 
     /// The addresses at which the file says that a peer is reached.
     fn addresses_of(&self, peer: PeerIndex) -> Vec<IpAddr> {
-        let peer = &self[peer];
-        let of_all = peer.endpoint.iter().filter_map(|endpoint| match endpoint {
-            PeerEndpoint::Address(address) => Some(address),
-            PeerEndpoint::Name(_) => None,
-        });
-        let all = of_all.chain(peer.endpoints.values());
-        all.map(std::net::SocketAddr::ip).collect()
+        // Names of hosts are known later, and judged by `Config::withheld`.
+        reached_at(&self[peer], &BTreeMap::new())
     }
+}
+
+/// What is behind the first hub, the other sites and the second hub, each once, as far as it is among these.
+fn published(registry: &PublicRegistry, among: &[&[IpNet]]) -> Vec<Learned> {
+    let mut left: BTreeSet<IpNet> = among.iter().copied().flatten().copied().collect();
+    let mut all: Vec<Learned> = of_hub(&registry.hub_prefixes).collect();
+    let sites = registry.sites.iter();
+    for site in sites.filter(|site| site.name != registry.site) {
+        let of_site = site.prefixes.iter().map(|prefix| Learned {
+            prefix: *prefix,
+            owner: PrefixOwner::Site(site.name.clone()),
+        });
+        all.extend(of_site);
+    }
+    all.extend(registry.hubs.iter().flat_map(|hub| of_hub(&hub.prefixes)));
+    all.retain(|learned| left.remove(&learned.prefix));
+    all
+}
+
+fn of_hub(prefixes: &[IpNet]) -> impl Iterator<Item = Learned> {
+    prefixes.iter().map(|prefix| Learned {
+        prefix: *prefix,
+        owner: PrefixOwner::Hub,
+    })
 }
 
 /// Adds routes into the tunnel, unless the tenant has its own list.

@@ -171,6 +171,21 @@ impl Registry {
         check::with_config(self, config, own)
     }
 
+    /// Refuses prefixes that `known` does not have at the same site, and that overlap networks which interfaces of
+    /// the hub are connected to, as [`Registry::refuse_connected`] does. What is known is in force, and an interface
+    /// that comes later is no reason to refuse it.
+    ///
+    /// # Errors
+    /// One problem for each, with its place in the registry.
+    pub fn check_connected(
+        &self,
+        known: &Self,
+        config: &Config,
+        networks: &[(String, IpNet)],
+    ) -> Result<(), ConfigError> {
+        check::with_machine(self, known, config, networks)
+    }
+
     /// Refuses prefixes that a site must not have: those of others, those that contain an address of the hub, and
     /// those that are too large. What the site has now does not count.
     ///

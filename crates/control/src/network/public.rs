@@ -235,6 +235,17 @@ impl PublicRegistry {
         Ok(keep(state_directory, FILE, &self.to_json())?)
     }
 
+    /// Forgets what is kept in the state directory.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn forget(state_directory: &Path) -> io::Result<()> {
+        match fs::remove_file(state_directory.join(FILE)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Refuses what no registry has.
     ///
     /// # Errors

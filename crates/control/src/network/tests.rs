@@ -13,6 +13,7 @@ use super::*;
 use crate::config::{Class, PeerOrigin};
 
 mod expansion;
+mod ground;
 
 /// The key of this number, in base64.
 fn key(number: u8) -> String {

@@ -335,6 +335,22 @@ pub enum EventKind {
         /// How many since the last event.
         dropped_packets: u64,
     },
+    /// A prefix of the network is not routed into the tunnel, since this machine needs addresses of it.
+    PrefixWithheld {
+        tenant: String,
+        prefix: String,
+        /// Behind which gateway it is, as in "site `kobe`" or "the hub".
+        owner: String,
+        /// What of this machine has the addresses.
+        reason: String,
+    },
+    /// A prefix that was not routed is routed: the conflict has ended.
+    PrefixRouted {
+        tenant: String,
+        prefix: String,
+        /// As in [`EventKind::PrefixWithheld`].
+        owner: String,
+    },
     /// A tenant's device is there again.
     DeviceRestored {
         tenant: String,
@@ -592,6 +608,8 @@ impl EventKind {
             Self::TenantUnknown { .. } => "tenant_unknown",
             Self::TenantRefused { .. } => "tenant_refused",
             Self::PrefixMismatch { .. } => "prefix_mismatch",
+            Self::PrefixWithheld { .. } => "prefix_withheld",
+            Self::PrefixRouted { .. } => "prefix_routed",
             Self::DeviceLost { .. } => "device_lost",
             Self::DeviceRestored { .. } => "device_restored",
             Self::DeviceDown { .. } => "device_down",

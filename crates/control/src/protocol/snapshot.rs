@@ -48,6 +48,10 @@ pub struct StatusSnapshot {
     /// Peers and paths that are not up, and why, one line each, at most some; absent: all are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
+    /// Prefixes of the network that are not routed, since this machine needs addresses of them, one line each;
+    /// absent: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub withheld_prefixes: Vec<String>,
     /// Why the last reload was refused; absent if it was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_rejected: Option<String>,

@@ -1,6 +1,7 @@
 //! Tenants and the machine's own networks, routes and forwarding.
 
 use ipnet::IpNet;
+use keiro_control::config::{Conflict, PrefixOwner, Withheld};
 
 use super::Cause;
 use crate::{
@@ -10,6 +11,52 @@ use crate::{
 
 /// Packets from peers after which hosts should have answered. Ours.
 const UNANSWERED_MIN: u64 = 10;
+
+pub(super) static PREFIX_WITHHELD: Cause = Cause {
+    id: "prefix_withheld",
+    what: "a network of another site is not routed into the tunnel, because the machine needs its addresses: for an uplink, \
+           a router, a resolver or the hub",
+    remedy: "other addresses at one of the two ends; both are named",
+    check: |facts, _| {
+        let mut found = Vec::new();
+        for tenant in &facts.tenants {
+            for withheld in &tenant.withheld {
+                let Withheld {
+                    prefix,
+                    owner,
+                    conflict,
+                    ..
+                } = withheld;
+                found.push(PREFIX_WITHHELD.found(
+                    subject(tenant),
+                    format!("{prefix} of {owner} is not routed, since {conflict}"),
+                    other_addresses(owner, conflict),
+                ));
+            }
+        }
+        found
+    },
+};
+
+/// What ends the conflict.
+fn other_addresses(owner: &PrefixOwner, conflict: &Conflict) -> String {
+    match conflict {
+        Conflict::Uplink { interface, .. } => {
+            format!(
+                "give the network at the router of {interface}, or that of {owner}, other addresses"
+            )
+        }
+        Conflict::Interface { interface } => {
+            format!("give the network of {interface}, or that of {owner}, other addresses")
+        }
+        Conflict::Resolver { .. } => format!(
+            "name another resolver in /etc/resolv.conf, or let {owner} have a smaller prefix in the hub's registry"
+        ),
+        Conflict::Router { .. } | Conflict::Hub { .. } => {
+            format!("let {owner} have a smaller prefix in the hub's registry")
+        }
+    }
+}
 
 pub(super) static LAN_OVERLAPS_PEER: Cause = Cause {
     id: "lan_overlaps_peer",

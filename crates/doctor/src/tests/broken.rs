@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use keiro_control::{
-    config::Class,
+    config::{Class, Conflict, Name, PrefixOwner, Withheld},
     protocol::{
         AddressField, DeviceState, EventKind, KeyFault, PathFault, PathRef, Side, VersionRange,
     },
@@ -83,10 +83,10 @@ fn accepting(ruleset: &str) -> Facts {
     })
 }
 
-const DOCKER: &str = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD DROP [0:0]\n:DOCKER-USER - [0:0]\n\
+pub(super) const DOCKER: &str = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD DROP [0:0]\n:DOCKER-USER - [0:0]\n\
     -A FORWARD -j DOCKER-USER\n-A FORWARD -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n\
     -A FORWARD -i docker0 ! -o docker0 -j ACCEPT\n-A DOCKER-USER -j RETURN\nCOMMIT\n";
-const UFW: &str = "*filter\n:INPUT DROP [0:0]\n:FORWARD DROP [0:0]\n:ufw-before-forward - [0:0]\n\
+pub(super) const UFW: &str = "*filter\n:INPUT DROP [0:0]\n:FORWARD DROP [0:0]\n:ufw-before-forward - [0:0]\n\
     :ufw-before-input - [0:0]\n-A INPUT -j ufw-before-input\n-A FORWARD -j ufw-before-forward\n\
     -A ufw-before-input -i lo -j ACCEPT\n-A ufw-before-input -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n\
     -A ufw-before-forward -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\nCOMMIT\n";
@@ -618,6 +618,22 @@ fn tenants_networks() -> Vec<Case> {
             "routed_elsewhere",
             blue(),
             "above 7602",
+        ),
+        (
+            with(branch(), |facts| {
+                facts.tenants[0].withheld.push(Withheld {
+                    tenant: Name::new("blue").unwrap(),
+                    prefix: "192.168.1.0/24".parse().unwrap(),
+                    owner: PrefixOwner::Site(Name::new("kobe").unwrap()),
+                    conflict: Conflict::Uplink {
+                        interface: "eth0".to_owned(),
+                        network: "192.168.0.0/16".parse().unwrap(),
+                    },
+                });
+            }),
+            "prefix_withheld",
+            blue(),
+            "at the router of eth0, or that of site `kobe`",
         ),
         (
             with(branch(), |facts| facts.tenants[0].ingress_packets = 0),

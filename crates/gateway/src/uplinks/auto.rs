@@ -142,7 +142,7 @@ mod tests {
         Network {
             default_routes: routed.iter().map(|i| ((*i, family(i)), None)).collect(),
             interfaces,
-            filtered: Default::default(),
+            ..Network::default()
         }
     }
 

@@ -6,6 +6,7 @@
 
 mod auto;
 mod choice;
+mod ground;
 mod problem;
 mod routes;
 #[cfg(test)]
@@ -25,6 +26,7 @@ use self::choice::Rebinding;
 pub(crate) use self::{
     auto::found_interfaces,
     choice::{Binding, interface_of},
+    ground::{connected, withheld},
     problem::Problem,
     routes::{UplinkRoutes, free_table_sets},
     watch::NetworkWatch,
@@ -39,6 +41,8 @@ pub(crate) struct Network {
     /// Interfaces, by index, of which the kernel drops packets from far hosts, because it would reach these by
     /// another interface.
     pub(crate) filtered: BTreeSet<u32>,
+    /// Other machines that this one asks for names.
+    pub(crate) resolvers: Vec<IpAddr>,
 }
 
 /// Where each path leaves, and why it does not.

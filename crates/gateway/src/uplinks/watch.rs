@@ -12,7 +12,7 @@ use keiro_linux::{
     uplink::{UplinkSocket, is_reverse_path_strict},
 };
 
-use super::{Network, auto, interface_of};
+use super::{Network, auto, ground::ResolverFile, interface_of};
 
 /// The machine's interfaces, and notice of changes.
 #[derive(Debug)]
@@ -20,6 +20,7 @@ pub(crate) struct NetworkWatch {
     /// `None`: no reports come any more, and every second's check looks.
     watch: Option<RouteWatch>,
     socket: UplinkSocket,
+    resolvers: ResolverFile,
     /// When to look again; `None`: nothing has changed.
     due: Option<Stopwatch>,
     /// The next look is not before.
@@ -45,6 +46,7 @@ impl NetworkWatch {
             // Before the first look, so that nothing is missed.
             watch: Some(RouteWatch::open()?),
             socket: UplinkSocket::open()?,
+            resolvers: ResolverFile::default(),
             due: None,
             next: Stopwatch::now(),
         })
@@ -78,6 +80,11 @@ impl NetworkWatch {
         self.due.get_or_insert(self.next);
     }
 
+    /// Whether something has changed of which the kernel does not report changes.
+    pub(crate) fn has_unreported_change(&self) -> bool {
+        self.resolvers.is_changed()
+    }
+
     /// To follow the last look took so long; the next one is put off by a multiple of it.
     pub(crate) fn on_followed(&mut self, took: Duration) {
         self.next = self.next.max(Stopwatch::now() + took * PAUSES_PER_LOOK);
@@ -107,6 +114,7 @@ impl NetworkWatch {
     fn network(&mut self, config: &Config) -> io::Result<Network> {
         let mut network = Network {
             interfaces: self.socket.interfaces()?,
+            resolvers: self.resolvers.read(),
             ..Network::default()
         };
         let auto = config.gateway.auto_uplinks.as_ref();

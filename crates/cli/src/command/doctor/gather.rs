@@ -2,7 +2,7 @@
 
 use std::{io::ErrorKind, path::Path};
 
-use keiro_control::Config;
+use keiro_control::{Config, network::NetworkState};
 use keiro_doctor::{
     Facts,
     facts::{Configuration, ConfigurationProblem, Endpoint, Peer},
@@ -92,7 +92,11 @@ impl Gathered {
         let locals = running.as_ref().map(Running::locals).unwrap_or_default();
         let remotes = running.as_ref().map(Running::remotes).unwrap_or_default();
         facts.uplinks = network::uplinks(&network, &resolved, &facts.peers, &locals, &remotes);
-        facts.tenants = tenants::look(&network, written, running.as_ref());
+        // Its problems are those of the configuration, and were found before.
+        let sites = NetworkState::load(written).unwrap_or_default();
+        let with_sites = sites.applied_to(written);
+        let withheld = paths_now(&with_sites).withheld;
+        facts.tenants = tenants::look(&network, &with_sites, &withheld, running.as_ref());
         let is_needed = !facts.tenants.is_empty()
             || facts.peers.iter().any(|peer| {
                 let session = peer.session.as_ref();

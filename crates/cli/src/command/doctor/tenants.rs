@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 use keiro_control::{
-    config::{self, Config},
+    config::{self, Config, Withheld},
     protocol::DeviceState,
 };
 use keiro_doctor::facts::{Lan, Tenant, TenantPeer, Way};
@@ -20,10 +20,20 @@ const TENANT_RULES: u32 = 7600;
 /// Hosts of a network of which one is asked for. Ours.
 const HOSTS_MAX: usize = 16;
 
-pub(super) fn look(network: &Network, config: &Config, running: Option<&Running>) -> Vec<Tenant> {
+/// `withheld` are prefixes that are not routed here.
+pub(super) fn look(
+    network: &Network,
+    config: &Config,
+    withheld: &[Withheld],
+    running: Option<&Running>,
+) -> Vec<Tenant> {
     let tenants = config.tenants.iter();
     tenants
-        .map(|tenant| one(network, config, tenant, running))
+        .map(|tenant| {
+            let of_tenant = |of: &&Withheld| of.tenant == tenant.name;
+            let withheld = withheld.iter().filter(of_tenant).cloned().collect();
+            one(network, config, tenant, withheld, running)
+        })
         .collect()
 }
 
@@ -31,6 +41,7 @@ fn one(
     network: &Network,
     config: &Config,
     tenant: &config::Tenant,
+    withheld: Vec<Withheld>,
     running: Option<&Running>,
 ) -> Tenant {
     let said = running.and_then(|running| running.tenant(tenant.name.as_str()));
@@ -39,17 +50,23 @@ fn one(
         let why = said.device_problem.clone()?;
         (said.device_state != DeviceState::Up).then_some((said.device_state, why))
     });
+    // All that is nowhere else is not routed in the main table.
+    let is_routed = |prefix: &&IpNet| {
+        let is_withheld = withheld.iter().any(|of| of.prefix == **prefix);
+        !tenant.routes_follow_peers || tenant.routes.contains(prefix) && !is_withheld
+    };
     let peers = tenant.peers.iter().map(|of| {
+        let prefixes: Vec<IpNet> = of.prefixes.iter().filter(is_routed).copied().collect();
         let peer = config[of.peer].name.to_string();
         let refused = said.as_ref().and_then(|(_, refused)| refused.get(&*peer));
         TenantPeer {
             refused_packets: refused.copied().unwrap_or(0),
             ways: match said.is_some() && device_problem.is_none() {
-                true => ways(network, &lans, &of.prefixes),
+                true => ways(network, &lans, &prefixes),
                 false => Vec::new(),
             },
-            foreign_rules: foreign_rules(&of.prefixes),
-            prefixes: of.prefixes.clone(),
+            foreign_rules: foreign_rules(&prefixes),
+            prefixes,
             peer,
         }
     });
@@ -60,6 +77,7 @@ fn one(
         has_table: tenant.table.is_some(),
         prefixes: tenant.prefixes.clone(),
         peers: peers.collect(),
+        withheld: withheld.clone(),
         lans: lans.iter().map(|lan| lan_of(lan)).collect(),
         device_forwards: forwards(&tenant.device),
         ingress_packets: said.as_ref().map_or(0, |(of, _)| of.stats.ingress_packets),
