@@ -85,6 +85,11 @@ pub(crate) enum Command {
     /// Finds the uplinks and the networks behind this machine, asks the hub, writes the configuration and a
     /// private key, enables forwarding and starts the gateway. If it fails, the machine is as it was.
     Join(Join),
+    /// Leave the network that this machine has joined
+    ///
+    /// Stops the gateway and removes what `keiro join` has written, set and opened. `keiro revoke` at the hub then removes
+    /// the site.
+    Leave(Leave),
     /// Look at configuration files
     #[command(subcommand)]
     Config(Config),
@@ -300,6 +305,12 @@ pub(crate) struct InitHub {
     /// The tenant that the network's packets belong to
     #[arg(long, value_name = "NAME", default_value = "office", value_parser = name, requires = "hub")]
     pub(crate) tenant: Name,
+    /// Open the machine's firewall for the hub without asking
+    #[arg(long, requires = "hub", conflicts_with = "no_firewall")]
+    pub(crate) yes: bool,
+    /// Leave the machine's firewall as it is
+    #[arg(long, requires = "hub")]
+    pub(crate) no_firewall: bool,
 }
 
 /// The hub whose registry is changed.
@@ -367,15 +378,31 @@ pub(crate) struct Join {
     /// given
     #[arg(long = "prefix", value_name = "PREFIX")]
     pub(crate) prefixes: Vec<IpNet>,
-    /// Do not ask whether name and networks are right
+    /// Do not ask whether name, networks and openings in the firewall are right
     #[arg(long)]
     pub(crate) yes: bool,
+    /// Leave the machine's firewall as it is
+    #[arg(long)]
+    pub(crate) no_firewall: bool,
     /// The configuration to write; the keys go beside it
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG_FILE, value_hint = ValueHint::FilePath)]
     pub(crate) output: PathBuf,
     /// Directory for the file that enables forwarding
     #[arg(long, value_name = "DIR", default_value = "/etc/sysctl.d", value_hint = ValueHint::DirPath)]
     pub(crate) sysctl_directory: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Leave {
+    /// The configuration that `keiro join` has written
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG_FILE, value_hint = ValueHint::FilePath)]
+    pub(crate) config: PathBuf,
+    /// Only close the openings in the firewall
+    #[arg(long)]
+    pub(crate) openings: bool,
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) yes: bool,
 }
 
 #[derive(Debug, Args)]

@@ -175,15 +175,20 @@ impl Firewall {
         iptables::read(text, is_ipv6, self);
     }
 
-    /// The base chain that surely drops the packet; `None`: none does.
+    /// The first base chain that surely drops the packet; `None`: none does.
     #[must_use]
     pub fn dropped_by(&self, packet: Packet<'_>) -> Option<&Place> {
+        self.dropping(packet).next()
+    }
+
+    /// The base chains that surely drop the packet.
+    pub fn dropping<'a, 'p>(&'a self, packet: Packet<'p>) -> impl Iterator<Item = &'a Place> {
         let hook = match packet.outgoing {
             Some(_) => Hook::Forward,
             None => Hook::Input,
         };
-        let mut chains = self.chains.iter().filter(|_| !self.is_cut);
-        let dropping = chains.find(|chain| {
+        let chains = self.chains.iter().filter(|_| !self.is_cut);
+        let dropping = chains.filter(move |chain| {
             let Some(base) = chain.base.filter(|base| base.hook == hook) else {
                 return false;
             };

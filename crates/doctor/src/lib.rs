@@ -8,6 +8,7 @@
 mod causes;
 pub mod facts;
 pub mod firewall;
+pub mod openings;
 #[cfg(test)]
 mod tests;
 

@@ -4,6 +4,7 @@ mod broken;
 mod document;
 mod firewall;
 mod good;
+mod openings;
 
 use std::time::Duration;
 

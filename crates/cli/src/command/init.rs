@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions},
-    io::{self, Write},
+    io::{self, BufRead, IsTerminal, Write},
     net::{IpAddr, Ipv4Addr, SocketAddr},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown},
     path::{Path, PathBuf},
@@ -26,6 +26,8 @@ use keiro_linux::interface::{self, InterfaceAddress};
 use super::{
     keys,
     machine::{Machine, is_public},
+    openings::{self, Wanted},
+    record::Record,
 };
 use crate::{args, failure::Failure, output};
 
@@ -86,6 +88,8 @@ pub(crate) fn init(args: &args::Init) -> Result<(), Failure> {
     }
     if let Some((network, _)) = &hub {
         say_what_a_hub_does(network, args.port)?;
+        open_firewall(args, network, &file)?;
+        say_what_is_next();
         return output::text(format_args!("{}\n", keys::public_key(&key)));
     }
     crate::output::message!("next: write the peers and applications, then");
@@ -205,10 +209,61 @@ fn say_what_a_hub_does(network: &NetworkTemplate, port: u16) -> Result<(), Failu
             );
         }
     }
+    Ok(())
+}
+
+fn say_what_is_next() {
     crate::output::message!("next:");
     crate::output::message!("  systemctl enable --now keiro-gateway");
     crate::output::message!("  keiro invite NAME");
-    Ok(())
+}
+
+/// Opens the machine's firewall for branches, where it drops what they send. Without a terminal and `--yes` it names the
+/// commands alone.
+fn open_firewall(args: &args::Init, network: &NetworkTemplate, file: &Path) -> Result<(), Failure> {
+    let NetworkTemplate::Hub { tenant, .. } = network else {
+        return Ok(());
+    };
+    if args.network.no_firewall {
+        return Ok(());
+    }
+    let machine = Machine::look()?;
+    let device = format!("keiro{}", tenant.id);
+    let wanted = Wanted {
+        machine: &machine,
+        prefixes: &tenant.prefixes,
+        device: &device,
+        port: args.port,
+        is_hub: true,
+    };
+    let found = openings::find(&wanted);
+    openings::show(&found);
+    if found.all.is_empty() {
+        return Ok(());
+    }
+    let is_terminal = io::stdin().is_terminal();
+    let is_right = args.network.yes || is_terminal && is_confirmed("Open it?");
+    if !is_right {
+        let how = match is_terminal {
+            true => "the firewall stays as it is",
+            false => "nothing was opened, since --yes is missing: run these commands yourself",
+        };
+        crate::output::message!("{how}; branches are not heard until it is open");
+        return Ok(());
+    }
+    let place = Record::file(file);
+    let mut record = Record::read(&place)?.unwrap_or_default();
+    record.openings.extend(openings::open(&found.all));
+    record.write(&place)
+}
+
+/// Asks a person; no answer is a no.
+fn is_confirmed(question: &str) -> bool {
+    crate::output::message!("{question} [y/N]");
+    let mut answer = String::new();
+    // An unreadable answer is none.
+    let _ = io::stdin().lock().read_line(&mut answer);
+    matches!(answer.trim(), "y" | "Y" | "yes")
 }
 
 pub(super) fn unwritable(path: &Path, error: &io::Error) -> Failure {

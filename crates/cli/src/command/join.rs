@@ -3,6 +3,8 @@
 mod enrol;
 mod install;
 
+pub(super) use self::install::{SYSTEMD, UNIT};
+
 use std::{
     fs::File,
     io::{self, BufRead, IsTerminal, Read},
@@ -12,20 +14,27 @@ use std::{
 
 use ipnet::IpNet;
 use keiro_control::{
-    config::Name,
+    config::{DEFAULT_PATH_PORT, Name},
     enrolment,
     invitation::{TOKEN_TEXT_MAX, Token},
     network_channel::{Enrol, SITE_PREFIXES_MAX},
 };
+use keiro_doctor::openings::Openings;
 use zeroize::Zeroizing;
 
 use self::{
     enrol::Joining,
     install::{Files, Installed},
 };
-use super::{keys, machine::Machine};
+use super::{
+    keys,
+    machine::Machine,
+    openings::{self, Wanted},
+};
 use crate::{args, failure::Failure, output::message};
 
+/// The tenant's device unless the hub's tenant has another number.
+const USUAL_DEVICE: &str = "keiro1";
 /// How long the hub may take to answer.
 const DEADLINE: Duration = Duration::from_secs(15);
 
@@ -41,7 +50,18 @@ pub(super) fn join(args: &args::Join) -> Result<(), Failure> {
         .hint("connect an uplink first; `ip route` lists the routes"));
     }
     let prefixes = prefixes(args, &machine)?;
-    confirm(args, &token, &name, &prefixes, &machine)?;
+    let wanted = |device| Wanted {
+        machine: &machine,
+        prefixes: &prefixes,
+        device,
+        port: DEFAULT_PATH_PORT,
+        is_hub: false,
+    };
+    let openings = match args.no_firewall {
+        true => Openings::default(),
+        false => openings::find(&wanted(USUAL_DEVICE)),
+    };
+    confirm(args, &token, &name, &prefixes, &machine, &openings)?;
     if token.is_expired(SystemTime::now()) {
         message!(
             "keiro: warning: by this machine's clock the invitation expired at {}; the hub's clock decides",
@@ -53,7 +73,7 @@ pub(super) fn join(args: &args::Join) -> Result<(), Failure> {
     let request = Enrol {
         public_key: keys::public_key(&key),
         name,
-        prefixes,
+        prefixes: prefixes.clone(),
     };
     let joining = Joining::start(&token, &machine, request, DEADLINE)?;
     let enrolled = joining.run().map_err(|error| {
@@ -65,7 +85,11 @@ pub(super) fn join(args: &args::Join) -> Result<(), Failure> {
     })?;
     // From here on the hub has this key, and a further try needs it.
     installed.keep_key();
-    installed.configure(&files, &token, &enrolled, &machine)?;
+    let configured = installed.configure(&files, &token, &enrolled, &machine)?;
+    if !openings.all.is_empty() {
+        installed.open_firewall(&wanted(&configured.device));
+    }
+    installed.record(&files, &enrolled, configured)?;
     installed.keep();
     message!(
         "joined the network of {} as {} with {}",
@@ -139,6 +163,7 @@ fn confirm(
     name: &Name,
     prefixes: &[IpNet],
     machine: &Machine,
+    openings: &Openings,
 ) -> Result<(), Failure> {
     let endpoints: Vec<String> = token
         .hub_endpoints
@@ -158,6 +183,7 @@ fn confirm(
     if prefixes.iter().any(|prefix| prefix.addr().is_ipv6()) {
         message!("  this machine will forward IPv6 on all its interfaces");
     }
+    openings::show(openings);
     if args.yes {
         return Ok(());
     }

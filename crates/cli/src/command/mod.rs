@@ -12,13 +12,16 @@ mod hooks;
 mod init;
 mod join;
 mod keys;
+mod leave;
 mod machine;
 mod measure;
 mod messages;
 mod offline;
+mod openings;
 mod plan;
 mod program;
 mod query;
+mod record;
 mod run_as;
 mod show;
 mod sites;
@@ -61,6 +64,7 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Revoke(args) => sites::revoke(&args).map(success),
         Command::Sites(args) => sites::sites(&args).map(success),
         Command::Join(args) => join::join(&args).map(success),
+        Command::Leave(args) => leave::leave(&args).map(success),
         Command::Config(args) => config::config(&args).map(success),
         Command::Gateway(args) => gateway::gateway(&args).map(success),
         Command::Asbr(args) => egress::asbr(&args).map(success),

@@ -85,12 +85,12 @@ pub(crate) struct World {
     // First, so that the gateways end before their files go.
     pub(crate) lab: Lab,
     pub(crate) hub: Site,
-    processes: Vec<Process>,
+    pub(crate) processes: Vec<Process>,
 }
 
 impl World {
     /// The hub runs, and has no site.
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let mut world = Self::new(TOPOLOGY);
         for number in 0..2 {
             world.sh(

@@ -2,6 +2,7 @@
 
 mod devices;
 mod edges;
+mod firewall;
 mod forwarding;
 mod gateways;
 #[path = "../harness/mod.rs"]

@@ -18,7 +18,7 @@ use super::{DEFAULT_APP, PublicRegistry, PublishedHub, Registry, Replica};
 use crate::{
     config::{
         App, AppIndex, AppNeeds, Class, Config, DEFAULT_REASSEMBLY_MAX, Learned, Membership, Name,
-        Peer, PeerIndex, PeerOrigin, PrefixOwner, REASSEMBLY_MIN, Tenant, TenantPeer,
+        Peer, PeerIndex, PeerOrigin, PrefixOwner, REASSEMBLY_MIN, Tenant, TenantPeer, reached_at,
     },
     key::{PresharedKey, PublicKey},
 };

@@ -1,7 +1,7 @@
 //! What `keiro join` writes and starts, and what it takes back if a later step fails.
 
 use std::{
-    fs, io,
+    fs, io, mem,
     path::{Path, PathBuf},
     process::Command,
     thread,
@@ -19,11 +19,15 @@ use keiro_control::{
     protocol::{PathState, PeerState, Request, Response},
 };
 
+use keiro_doctor::openings::Opening;
+
 use super::{
     super::{
         init::{give_to_the_daemon, key, make_directory, unwritable, write_secret, write_whole},
         machine::Machine,
+        openings::{self, Wanted},
         query,
+        record::{ChangedSetting, Joined, Record},
     },
     beside,
 };
@@ -33,8 +37,8 @@ use crate::{args, failure::Failure, output::message};
 const UP_TIME: Duration = Duration::from_secs(15);
 const UP_POLL: Duration = Duration::from_millis(100);
 /// There while systemd is the service manager (sd_booted(3)).
-const SYSTEMD: &str = "/run/systemd/system";
-const UNIT: &str = "keiro-gateway";
+pub(in crate::command) const SYSTEMD: &str = "/run/systemd/system";
+pub(in crate::command) const UNIT: &str = "keiro-gateway";
 
 /// Where things are written.
 pub(super) struct Files {
@@ -51,8 +55,18 @@ pub(super) struct Installed {
     /// Files that were there before, with their contents.
     replaced: Vec<(PathBuf, Vec<u8>)>,
     directories: Vec<PathBuf>,
-    /// Settings of the kernel and what they were before.
-    settings: Vec<(PathBuf, String)>,
+    /// Settings of the kernel.
+    settings: Vec<ChangedSetting>,
+    openings: Vec<Opening>,
+}
+
+/// What was configured.
+pub(super) struct Configured {
+    /// The tenant's.
+    pub(super) device: String,
+    /// Of the configuration.
+    text: String,
+    preshared_key_file: PathBuf,
 }
 
 impl Files {
@@ -176,16 +190,17 @@ impl Installed {
         self.files.clear();
         self.replaced.clear();
         self.settings.clear();
+        self.openings.clear();
     }
 
-    /// Writes the configuration and all that it needs.
+    /// Writes the configuration and all that it needs. The tenant's device.
     pub(super) fn configure(
         &mut self,
         files: &Files,
         token: &Token,
         enrolled: &Enrolled,
         machine: &Machine,
-    ) -> Result<(), Failure> {
+    ) -> Result<Configured, Failure> {
         let hub = &enrolled.hub;
         let preshared = beside(&files.configuration, &format!("{hub}.psk"));
         let network = NetworkTemplate::Member {
@@ -223,6 +238,49 @@ impl Installed {
         for file in self.files.iter().chain(replaced) {
             message!("wrote {}", file.display());
         }
+        Ok(Configured {
+            device: device.unwrap_or_default(),
+            text,
+            preshared_key_file: preshared,
+        })
+    }
+
+    /// Opens the firewall for what it drops of this.
+    pub(super) fn open_firewall(&mut self, wanted: &Wanted<'_>) {
+        let found = openings::find(wanted);
+        self.openings = openings::open(&found.all);
+        let still = openings::find(wanted);
+        for place in still.dropping {
+            message!(
+                "keiro: warning: {place} still drops packets between networks and tunnel; `keiro doctor` says more"
+            );
+        }
+    }
+
+    /// Writes what `keiro leave` takes back.
+    pub(super) fn record(
+        &mut self,
+        files: &Files,
+        enrolled: &Enrolled,
+        configured: Configured,
+    ) -> Result<(), Failure> {
+        let file = Record::file(&files.configuration);
+        let record = Record {
+            joined: Some(Joined {
+                hub: enrolled.hub.to_string(),
+                site: enrolled.name.to_string(),
+                files: vec![
+                    files.private_key.clone(),
+                    configured.preshared_key_file,
+                    files.forwarding.clone(),
+                ],
+                configuration: configured.text,
+                settings: self.settings.clone(),
+            }),
+            openings: self.openings.clone(),
+        };
+        record.write(&file)?;
+        self.files.push(file);
         Ok(())
     }
 
@@ -282,7 +340,11 @@ impl Installed {
                 continue;
             }
             match fs::write(&file, value) {
-                Ok(()) => self.settings.push((file, before)),
+                Ok(()) => self.settings.push(ChangedSetting {
+                    file,
+                    before,
+                    after: value.to_owned(),
+                }),
                 Err(error) => message!(
                     "keiro: warning: cannot set {name} = {value}: {error}; packets are not forwarded until it is set"
                 ),
@@ -300,9 +362,10 @@ impl Installed {
 
 impl Drop for Installed {
     fn drop(&mut self) {
-        for (file, before) in self.settings.drain(..).rev() {
+        openings::close(&mem::take(&mut self.openings));
+        for setting in self.settings.drain(..).rev() {
             // What it was before is what it has if this fails.
-            let _ = fs::write(file, before);
+            let _ = fs::write(setting.file, setting.before);
         }
         for file in self.files.drain(..).chain(self.key.take()) {
             let _ = fs::remove_file(file);
