@@ -136,6 +136,10 @@ pub enum Request {
     /// Read the configuration file again. Answer: [`Response::Reloaded`], or an error of code
     /// [`ErrorCode::ConfigRejected`] and everything stays as it was.
     Reload {},
+    /// Read the registry of this hub again, and nothing else: edits of the configuration file wait for
+    /// [`Request::Reload`]. Answer: [`Response::Done`], or an error of code [`ErrorCode::ConfigRejected`] and the sites
+    /// stay as they were.
+    FollowRegistry {},
     /// Put an application on a path until it is taken back or the gateway restarts.
     /// Answer: [`Response::Done`].
     Assign {

@@ -1,7 +1,7 @@
 //! Handlers of the control socket's requests.
 
 use keiro_control::{
-    config::{AppIndex, PathIndex, Planner},
+    config::{AppIndex, Membership, PathIndex, Planner},
     protocol::{ErrorCode, ErrorResponse, PlanSnapshot, Request, Response, WhatIf},
 };
 
@@ -54,9 +54,36 @@ impl Gateway {
                     warnings,
                 },
             ),
+            Request::FollowRegistry {} => self.follow_registry_now(),
             Request::Assign { app, path } => self.assign(app, path.as_deref()),
         };
         answer.unwrap_or_else(Response::Error)
+    }
+
+    /// Applies the registry of a hub.
+    fn follow_registry_now(&mut self) -> Answer {
+        let is_hub = matches!(self.sites.of_file().network, Some(Membership::Hub(_)));
+        let (why, hint) = match (is_hub, self.draining) {
+            (false, _) => (
+                "this gateway is no hub, so it has no registry".to_owned(),
+                "`keiro reload` reads its configuration",
+            ),
+            (true, true) => (
+                "the gateway is stopping".to_owned(),
+                "it reads the registry when it starts",
+            ),
+            (true, false) => {
+                self.follow_registry();
+                match self.sites.rejected() {
+                    None => return Ok(Response::Done {}),
+                    Some(why) => (
+                        why.to_owned(),
+                        "correct the registry; `keiro config check` checks it too",
+                    ),
+                }
+            }
+        };
+        Err(ErrorResponse::new(ErrorCode::ConfigRejected, why, hint))
     }
 
     fn show_paths(&self, name: Option<&str>) -> Answer {

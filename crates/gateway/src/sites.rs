@@ -144,6 +144,11 @@ impl Sites {
         self.rejected = None;
     }
 
+    /// Why the registry as it is now is not in force; `None`: it is.
+    pub(crate) fn rejected(&self) -> Option<&str> {
+        self.rejected.as_deref()
+    }
+
     /// As in the gateway's file, without the sites.
     pub(crate) fn of_file(&self) -> &Config {
         &self.of_file
@@ -473,7 +478,10 @@ impl Gateway {
         }
         let directory = &self.sites.of_file.gateway.state_directory;
         let kept = match &self.sites.state {
-            NetworkState::Branch(registry) => registry.keep(directory).map_err(|e| e.to_string()),
+            NetworkState::Branch(registry) => match hub_key(&self.sites.of_file) {
+                Some(hub) => registry.keep(directory, hub).map_err(|e| e.to_string()),
+                None => Ok(()),
+            },
             NetworkState::SecondHub(replica) => replica.keep(directory).map_err(|e| e.to_string()),
             NetworkState::Hub(_) | NetworkState::Nothing => Ok(()),
         };

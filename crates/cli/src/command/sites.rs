@@ -34,9 +34,9 @@ use crate::{
 const EXPIRED_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Longest life of a token. Ours.
 const EXPIRES_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
-/// How long the gateway may take for one answer. Ours: a reload takes less than a second.
+/// How long the gateway may take for one answer. Ours: to apply a registry takes less than a second.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
-/// How long the peer of a removed site may still be there after the reload. Ours.
+/// How long the peer of a removed site may still be there afterwards. Ours.
 const GONE_TIME: Duration = Duration::from_secs(2);
 const GONE_POLL: Duration = Duration::from_millis(50);
 
@@ -95,8 +95,9 @@ impl Hub {
             .set_read_timeout(Some(ANSWER_TIME))
             .map_err(unapplied)?;
         let mut client = Client::new(stream);
-        match client.request(&Request::Reload {}).map_err(unapplied)? {
-            Response::Reloaded { .. } => {}
+        let request = Request::FollowRegistry {};
+        match client.request(&request).map_err(unapplied)? {
+            Response::Done {} => {}
             other => return Err(query::unexpected(&other)),
         }
         let until = Instant::now() + GONE_TIME;

@@ -163,7 +163,8 @@ impl Network {
         let known = PublicRegistry::parse(known.to_string().as_bytes()).expect("good");
         let state = self.branches[number].path("state");
         fs::create_dir_all(&state).expect("made");
-        known.keep(&state).expect("kept");
+        let hub = self.hub.public_key().parse().expect("a key");
+        known.keep(&state, hub).expect("kept");
     }
 
     /// With the first `count` branches; replaced in one step.

@@ -29,6 +29,16 @@ pub const PUBLIC_BYTES_MAX: usize = 1 << 20;
 /// The file's name in the state directory of a branch.
 pub(super) const FILE: &str = "network.json";
 
+/// What a branch keeps: the public key of the hub that has sent it, and what it has sent.
+#[derive(Serialize, Deserialize)]
+struct Kept<T> {
+    hub: String,
+    registry: T,
+}
+
+/// What a kept registry has more in bytes, at most.
+const KEPT_BYTES_MORE: usize = 128;
+
 /// What one site gets of the registry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PublicRegistry {
@@ -214,25 +224,34 @@ impl PublicRegistry {
         *self == known
     }
 
-    /// What an earlier run has kept in the state directory; `None`: nothing.
+    /// What an earlier run has kept in the state directory of what this hub has sent; `None`: nothing. What another hub
+    /// has sent is not taken.
     ///
     /// # Errors
     /// As [`PublicRegistry::parse`], or it cannot be read.
-    pub fn load(state_directory: &Path) -> Result<Option<Self>, PublicError> {
-        let read = regular_file::read(&state_directory.join(FILE), PUBLIC_BYTES_MAX as u64);
-        match read {
-            Ok(json) => Self::parse(&json).map(Some),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+    pub fn load(state_directory: &Path, hub: PublicKey) -> Result<Option<Self>, PublicError> {
+        let bytes_max = PUBLIC_BYTES_MAX + KEPT_BYTES_MORE;
+        let read = regular_file::read(&state_directory.join(FILE), bytes_max as u64);
+        let json = match read {
+            Ok(json) => json,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let kept: Kept<Self> = serde_json::from_slice(&json)?;
+        kept.registry.check()?;
+        Ok((kept.hub == hub.to_string()).then_some(kept.registry))
     }
 
-    /// Keeps it in the state directory.
+    /// Keeps what this hub has sent in the state directory.
     ///
     /// # Errors
     /// It cannot be written; what was kept before is still there.
-    pub fn keep(&self, state_directory: &Path) -> Result<(), PublicError> {
-        Ok(keep(state_directory, FILE, &self.to_json())?)
+    pub fn keep(&self, state_directory: &Path, hub: PublicKey) -> Result<(), PublicError> {
+        let kept = serde_json::to_vec(&Kept {
+            hub: hub.to_string(),
+            registry: self,
+        })?;
+        Ok(keep(state_directory, FILE, &kept)?)
     }
 
     /// Forgets what is kept in the state directory.

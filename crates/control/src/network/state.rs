@@ -28,8 +28,9 @@ impl NetworkState {
                 registry.check_with(config, &[])?;
                 Ok(Self::Hub(Box::new(registry)))
             }
-            Some(Membership::Branch { .. }) => {
-                let kept = PublicRegistry::load(&config.gateway.state_directory);
+            Some(Membership::Branch { hub }) => {
+                let directory = &config.gateway.state_directory;
+                let kept = PublicRegistry::load(directory, config[*hub].public_key);
                 Ok(kept.ok().flatten().into())
             }
             Some(Membership::SecondHub { .. }) => {
@@ -47,8 +48,9 @@ impl NetworkState {
     pub fn problem(config: &Config) -> Option<Problem> {
         let directory = &config.gateway.state_directory;
         let (file, message) = match &config.network {
-            Some(Membership::Branch { .. }) => {
-                let error: PublicError = PublicRegistry::load(directory).err()?;
+            Some(Membership::Branch { hub }) => {
+                let hub = config[*hub].public_key;
+                let error: PublicError = PublicRegistry::load(directory, hub).err()?;
                 (super::public::FILE, error.to_string())
             }
             Some(Membership::SecondHub { .. }) => {

@@ -243,18 +243,21 @@ fn what_branches_get_has_no_keys_and_is_read_again() {
     let newer = json.replacen('{', "{\"colour\":\"red\",", 1);
     assert_eq!(PublicRegistry::parse(newer.as_bytes()).expect("read"), sent);
     let directory = tempfile::tempdir().expect("a directory");
+    let hub_key = PublicKey::from_bytes([98; 32]);
     assert!(
-        PublicRegistry::load(directory.path())
+        PublicRegistry::load(directory.path(), hub_key)
             .expect("none")
             .is_none()
     );
-    sent.keep(directory.path()).expect("kept");
+    sent.keep(directory.path(), hub_key).expect("kept");
+    let of_other = PublicRegistry::load(directory.path(), PublicKey::from_bytes([97; 32]));
+    assert_eq!(of_other.expect("read"), None, "what another hub has sent");
     assert_eq!(
-        PublicRegistry::load(directory.path()).expect("kept"),
+        PublicRegistry::load(directory.path(), hub_key).expect("kept"),
         Some(sent.clone())
     );
     fs::write(directory.path().join("network.json"), &json[..100]).expect("written");
-    assert!(PublicRegistry::load(directory.path()).is_err());
+    assert!(PublicRegistry::load(directory.path(), hub_key).is_err());
     // A later revision follows, an earlier one of the same run does not.
     let newer = PublicRegistry {
         revision: 2,
