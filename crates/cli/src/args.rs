@@ -7,7 +7,7 @@ use std::{ffi::OsString, num::NonZeroU64, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use ipnet::IpNet;
 use keiro_control::{
-    config::{DEFAULT_CONFIG_FILE, DEFAULT_CONTROL_SOCKET, Name, PeerEndpoint},
+    config::{DEFAULT_CONFIG_FILE, DEFAULT_CONTROL_SOCKET, Mapping, Name, PeerEndpoint},
     protocol::{WhatIf, WhatIfError},
     units::{Text, UnitError},
 };
@@ -378,6 +378,10 @@ pub(crate) struct Join {
     /// given
     #[arg(long = "prefix", value_name = "PREFIX")]
     pub(crate) prefixes: Vec<IpNet>,
+    /// Let other sites reach a network behind this machine by other addresses, since theirs are the same:
+    /// 192.168.1.0/24=10.99.2.0/24; repeat it for several
+    #[arg(long = "map", value_name = "LOCAL=NETWORK")]
+    pub(crate) map: Vec<Mapping>,
     /// Do not ask whether name, networks and openings in the firewall are right
     #[arg(long)]
     pub(crate) yes: bool,

@@ -66,8 +66,8 @@ pub use self::{
     store::{Endpoint, Etcd, Store},
     template::{Template, Uplink},
     tenant::{
-        DEFAULT_TENANT_MTU, DEFAULT_TENANT_QUEUE, DEFAULT_TENANTS_MAX, Fairness, Member, Tenant,
-        TenantController, TenantPeer, TenantRule, WhenStopped,
+        DEFAULT_TENANT_MTU, DEFAULT_TENANT_QUEUE, DEFAULT_TENANTS_MAX, Fairness, Mapping,
+        MappingError, Member, Tenant, TenantController, TenantPeer, TenantRule, WhenStopped,
     },
     uplinks::{AutoUplinks, Pattern},
 };

@@ -16,7 +16,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use crate::{
     config::{Config, Name},
     key::{PresharedKey, PublicKey},
-    network::{Invitation, NetworkView, Registry, SITE_NAME_BYTES_MAX, Site},
+    network::{Invitation, NetworkView, PrefixRefusal, Registry, SITE_NAME_BYTES_MAX, Site},
     network_channel::{Enrol, EnrolRefusedReason},
 };
 
@@ -55,6 +55,19 @@ const PRIVATE: [IpNet; 5] = [
 const fn v4([a, b, c, d]: [u8; 4], bits: u8) -> IpNet {
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), bits))
 }
+
+/// Where networks are proposed that overlapping ones are mapped to. Ours: parts of the private space that few use.
+const MAPPED: [IpNet; 3] = [
+    v4([10, 99, 0, 0], 16),
+    v4([10, 0, 0, 0], 8),
+    IpNet::V6(Ipv6Net::new_assert(
+        Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, 0),
+        16,
+    )),
+];
+/// Networks that are looked at for a proposal. Ours: a thousand sites of one /24 each have fewer, and a request is judged
+/// in milliseconds.
+const CANDIDATES_MAX: usize = 2048;
 
 /// What becomes of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -196,7 +209,8 @@ impl Hub<'_> {
             .refuse_claim(self.config, self.uplinks, site, prefixes)
             .and_then(|()| registry.refuse_connected(self.config, self.connected, site, prefixes));
         if let Err(refusal) = claim {
-            return refused(refusal.to_string());
+            let offer = self.offer_mapping(invitation, site, prefixes, &refusal);
+            return refused(format!("{refusal}{}", offer.unwrap_or_default()));
         }
         let is_private = |prefix: &IpNet| is_within(prefix, &PRIVATE);
         let prefix = prefixes.iter().find(|prefix| !is_private(prefix))?;
@@ -207,6 +221,46 @@ impl Hub<'_> {
                  invite {invited} --prefix {prefix} --replace` at the hub permits it"
             )),
         }
+    }
+
+    /// What else a site may do whose network others have too: other addresses for it, which are free.
+    fn offer_mapping(
+        &self,
+        invitation: &Invitation,
+        site: &Name,
+        claimed: &[IpNet],
+        refusal: &PrefixRefusal,
+    ) -> Option<String> {
+        let (PrefixRefusal::Overlap { prefix, .. } | PrefixRefusal::Connected { prefix, .. }) =
+            refusal
+        else {
+            return None;
+        };
+        let overlap = |one: &IpNet, other: &IpNet| one.contains(other) || other.contains(one);
+        let is_free = |candidate: &IpNet| {
+            let registry = self.registry;
+            let claim = [*candidate];
+            !claimed.iter().any(|other| overlap(other, candidate))
+                && registry
+                    .refuse_claim(self.config, self.uplinks, site, &claim)
+                    .and_then(|()| {
+                        registry.refuse_connected(self.config, self.connected, site, &claim)
+                    })
+                    .is_ok()
+        };
+        let pools: &[IpNet] = match &invitation.prefixes {
+            Some(permitted) => permitted,
+            None => &MAPPED,
+        };
+        let of_length = |pool: &IpNet| {
+            let is_same = pool.addr().is_ipv4() == prefix.addr().is_ipv4();
+            is_same.then(|| pool.subnets(prefix.prefix_len()).ok())?
+        };
+        let candidates = pools.iter().filter_map(of_length).flatten();
+        let free = candidates.take(CANDIDATES_MAX).find(is_free)?;
+        Some(format!(
+            ", or join with --map {prefix}={free}, which is free: other sites then reach the network by these addresses"
+        ))
     }
 
     /// Why the hub could not take the site: two applications would have one number on the wire.

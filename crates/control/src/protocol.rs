@@ -39,7 +39,7 @@ pub use self::{
         StoreSnapshot, StoreState, TcpForwardSnapshot, TcpListenerSnapshot, VersionSnapshot,
         WorkloadSnapshot,
     },
-    tenant::{DeviceState, TenantPathSnapshot, TenantPeerSnapshot, TenantSnapshot},
+    tenant::{DeviceState, MappedNetwork, TenantPathSnapshot, TenantPeerSnapshot, TenantSnapshot},
     what_if::{InvalidValue, SupposedTwice, WHAT_IF_APPS_MAX, WHAT_IF_MAX, WhatIf, WhatIfError},
 };
 use crate::config::ConfigDiff;

@@ -4,10 +4,10 @@ use std::{collections::BTreeMap, fmt::Write};
 
 use ipnet::IpNet;
 use keiro_control::{
-    config::{AppIndex, Config, Tenant},
+    config::{AppIndex, Config, Mapping, Tenant},
     protocol::{
-        AddressField, DeviceState, EventKind, Side, Stats, TenantPathSnapshot, TenantPeerSnapshot,
-        TenantSnapshot,
+        AddressField, DeviceState, EventKind, MappedNetwork, Side, Stats, TenantPathSnapshot,
+        TenantPeerSnapshot, TenantSnapshot,
     },
     rounded::bytes,
 };
@@ -226,6 +226,7 @@ impl Gateway {
             device_problem: health.and_then(|health| Some(health.why()?.to_owned())),
             table: tenant.table.map(u64::from),
             prefixes: tenant.prefixes.iter().map(ToString::to_string).collect(),
+            map: tenant.map.iter().map(mapped_network).collect(),
             not_forwarded_packets: by_name(counts.not_forwarded.by_reason()),
             dropped_packets: by_name(counts.drops.by_reason()),
             peers: peers.collect(),
@@ -253,6 +254,13 @@ impl Gateway {
             dropped_packets: by_name(drops.by_reason()),
             paths: paths.collect(),
         }
+    }
+}
+
+fn mapped_network(mapping: &Mapping) -> MappedNetwork {
+    MappedNetwork {
+        local: mapping.local.to_string(),
+        network: mapping.network.to_string(),
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod device_health;
 mod kernel;
+mod mapping;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,6 +33,7 @@ pub(crate) use self::kernel::{block, cleanup};
 use self::{
     device_health::{ABSENT, DeviceEvents},
     kernel::{Interfaces, Kernel},
+    mapping::Mappings,
 };
 use crate::{
     active::Active,
@@ -56,6 +58,7 @@ pub(crate) struct Tenants {
     sent: BTreeMap<TenantId, TenantSetup>,
     /// Addresses, routes and rules.
     kernel: Kernel,
+    mappings: Mappings,
     /// Of devices.
     reported: DeviceEvents,
     /// Some interface was not found, and is looked for once more.
@@ -181,6 +184,7 @@ impl Tenants {
     pub(crate) fn leave(&mut self, config: &Config) {
         let devices = here(self.devices.values());
         self.kernel.leave(config, &devices, self.served);
+        self.mappings.leave();
     }
 
     /// The gateway has started: its tenants stay blocked when it ends.
@@ -195,7 +199,11 @@ impl Tenants {
     pub(crate) fn install(&mut self, config: &Config) -> Vec<String> {
         self.look();
         let interfaces = self.interfaces();
-        self.kernel.install(config, &interfaces)
+        // Before the routes, which lead packets there.
+        let unmapped = self.mappings.install(config).err();
+        let mut problems = self.kernel.install(config, &interfaces);
+        problems.extend(unmapped);
+        problems
     }
 
     /// Devices that do not serve their tenants, a line each.
@@ -291,6 +299,7 @@ impl Tenants {
             let interfaces = self.interfaces();
             self.kernel.repair(config, &interfaces);
         }
+        self.mappings.repair(config);
         self.release_absent(data)
     }
 

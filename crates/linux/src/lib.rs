@@ -18,6 +18,7 @@ pub mod namespace_lock;
 mod netlink;
 pub mod netns;
 pub mod nexthop;
+pub mod nft;
 pub mod offload;
 pub mod overflow;
 pub mod packet;

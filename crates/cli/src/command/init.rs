@@ -136,6 +136,7 @@ fn hub(args: &args::Init, file: &Path) -> Result<(NetworkTemplate, PathBuf), Fai
             id: NETWORK_TENANT,
             addresses,
             prefixes,
+            map: Vec::new(),
         },
     };
     Ok((network, registry))

@@ -9,12 +9,13 @@ use std::{
     fs::File,
     io::{self, BufRead, IsTerminal, Read},
     path::Path,
+    process::Command,
     time::{Duration, SystemTime},
 };
 
 use ipnet::IpNet;
 use keiro_control::{
-    config::{DEFAULT_PATH_PORT, Name},
+    config::{DEFAULT_PATH_PORT, Mapping, Name},
     enrolment,
     invitation::{TOKEN_TEXT_MAX, Token},
     network_channel::{Enrol, SITE_PREFIXES_MAX},
@@ -30,6 +31,7 @@ use super::{
     keys,
     machine::Machine,
     openings::{self, Wanted},
+    program::{Output, run},
 };
 use crate::{args, failure::Failure, output::message};
 
@@ -49,10 +51,10 @@ pub(super) fn join(args: &args::Join) -> Result<(), Failure> {
         )
         .hint("connect an uplink first; `ip route` lists the routes"));
     }
-    let prefixes = prefixes(args, &machine)?;
+    let networks = Networks::choose(args, &machine)?;
     let wanted = |device| Wanted {
         machine: &machine,
-        prefixes: &prefixes,
+        prefixes: &networks.local,
         device,
         port: DEFAULT_PATH_PORT,
         is_hub: false,
@@ -61,7 +63,7 @@ pub(super) fn join(args: &args::Join) -> Result<(), Failure> {
         true => Openings::default(),
         false => openings::find(&wanted(USUAL_DEVICE)),
     };
-    confirm(args, &token, &name, &prefixes, &machine, &openings)?;
+    confirm(args, &token, &name, &networks, &machine, &openings)?;
     if token.is_expired(SystemTime::now()) {
         message!(
             "keiro: warning: by this machine's clock the invitation expired at {}; the hub's clock decides",
@@ -73,7 +75,7 @@ pub(super) fn join(args: &args::Join) -> Result<(), Failure> {
     let request = Enrol {
         public_key: keys::public_key(&key),
         name,
-        prefixes: prefixes.clone(),
+        prefixes: networks.claimed(),
     };
     let joining = Joining::start(&token, &machine, request, DEADLINE)?;
     let enrolled = joining.run().map_err(|error| {
@@ -85,7 +87,7 @@ pub(super) fn join(args: &args::Join) -> Result<(), Failure> {
     })?;
     // From here on the hub has this key, and a further try needs it.
     installed.keep_key();
-    let configured = installed.configure(&files, &token, &enrolled, &machine)?;
+    let configured = installed.configure(&files, &token, &enrolled, &machine, &networks)?;
     if !openings.all.is_empty() {
         installed.open_firewall(&wanted(&configured.device));
     }
@@ -138,21 +140,80 @@ fn read(from: &mut impl Read) -> io::Result<Zeroizing<String>> {
     Ok(text)
 }
 
-fn prefixes(args: &args::Join, machine: &Machine) -> Result<Vec<IpNet>, Failure> {
-    let found = match args.prefixes[..] {
-        [] => machine.prefixes(),
-        _ => args.prefixes.iter().map(IpNet::trunc).collect(),
-    };
-    match found.len() {
-        0 => Err(Failure::new(
-            "no network is behind this machine: all its interfaces with addresses are uplinks",
-        )
-        .hint("name one with --prefix, for example --prefix 10.1.0.0/24")),
-        1..=SITE_PREFIXES_MAX => Ok(found),
-        count => Err(Failure::new(format!(
-            "{count} networks are behind this machine, more than {SITE_PREFIXES_MAX}"
-        ))
-        .hint("name those that other sites are to reach with --prefix")),
+/// Networks behind this machine that become part of the network.
+#[derive(Debug)]
+pub(super) struct Networks {
+    /// As their hosts have them.
+    local: Vec<IpNet>,
+    /// Of some of them, what other sites have instead.
+    map: Vec<Mapping>,
+}
+
+impl Networks {
+    fn choose(args: &args::Join, machine: &Machine) -> Result<Self, Failure> {
+        let local = match args.prefixes[..] {
+            [] => machine.prefixes(),
+            _ => args.prefixes.iter().map(IpNet::trunc).collect(),
+        };
+        match local.len() {
+            0 => {
+                return Err(Failure::new(
+                    "no network is behind this machine: all its interfaces with addresses are uplinks",
+                )
+                .hint("name one with --prefix, for example --prefix 10.1.0.0/24"));
+            }
+            1..=SITE_PREFIXES_MAX => {}
+            count => {
+                return Err(Failure::new(format!(
+                    "{count} networks are behind this machine, more than {SITE_PREFIXES_MAX}"
+                ))
+                .hint("name those that other sites are to reach with --prefix"));
+            }
+        }
+        let is_behind = |of: &&Mapping| !local.contains(&of.local);
+        if let Some(of) = args.map.iter().find(is_behind) {
+            let what = format!(
+                "--map {of}: {} is not a network behind this machine",
+                of.local
+            );
+            let try_this = format!("the networks are {}", list(&local));
+            return Err(Failure::usage(what, try_this));
+        }
+        if !args.map.is_empty()
+            && let Output::NoProgram = run(Command::new("nft").arg("--version"))
+        {
+            return Err(
+                Failure::new("a mapping needs the program nft, which is not here")
+                    .hint("install the package nftables"),
+            );
+        }
+        Ok(Self {
+            local,
+            map: args.map.clone(),
+        })
+    }
+
+    /// As other sites have it.
+    fn mapped(&self, local: IpNet) -> IpNet {
+        let mut map = self.map.iter();
+        map.find_map(|of| of.mapped(local)).unwrap_or(local)
+    }
+
+    fn claimed(&self) -> Vec<IpNet> {
+        self.local
+            .iter()
+            .map(|prefix| self.mapped(*prefix))
+            .collect()
+    }
+
+    fn has_ipv6(&self) -> bool {
+        self.local.iter().any(|prefix| prefix.addr().is_ipv6())
+    }
+
+    /// Addresses of the device, by which this machine is known to other sites.
+    fn device_addresses(&self, machine: &Machine) -> Vec<IpNet> {
+        let own = machine.device_addresses(&self.local).into_iter();
+        own.map(|address| self.mapped(address)).collect()
     }
 }
 
@@ -161,7 +222,7 @@ fn confirm(
     args: &args::Join,
     token: &Token,
     name: &Name,
-    prefixes: &[IpNet],
+    networks: &Networks,
     machine: &Machine,
     openings: &Openings,
 ) -> Result<(), Failure> {
@@ -172,15 +233,19 @@ fn confirm(
         .collect();
     message!("hub: {}", endpoints.join(", "));
     message!("this site: {name}");
-    for prefix in prefixes {
+    for prefix in &networks.local {
         let lan = machine.lans.iter().find(|lan| lan.prefix == *prefix);
         let on = lan.map_or(String::new(), |lan| format!(" (on {})", lan.interface));
-        message!("  network behind it: {prefix}{on}");
+        let mapped = match networks.mapped(*prefix) {
+            mapped if mapped == *prefix => String::new(),
+            mapped => format!(", which other sites reach as {mapped}"),
+        };
+        message!("  network behind it: {prefix}{on}{mapped}");
     }
     for uplink in &machine.uplinks {
         message!("  uplink: {} with {}", uplink.interface, uplink.address);
     }
-    if prefixes.iter().any(|prefix| prefix.addr().is_ipv6()) {
+    if networks.has_ipv6() {
         message!("  this machine will forward IPv6 on all its interfaces");
     }
     openings::show(openings);

@@ -9,6 +9,7 @@ mod gateways;
 mod harness;
 mod hubs;
 mod join;
+mod mapping;
 mod privileges;
 mod routes;
 mod show;

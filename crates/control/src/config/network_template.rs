@@ -4,7 +4,7 @@ use std::{fmt::Write, path::PathBuf};
 
 use ipnet::IpNet;
 
-use super::{Name, PeerEndpoint, template::quoted};
+use super::{Mapping, Name, PeerEndpoint, template::quoted};
 use crate::key::PublicKey;
 
 /// A gateway's part in a network.
@@ -34,8 +34,10 @@ pub struct TenantTemplate {
     pub id: u32,
     /// Addresses of the device; may be empty.
     pub addresses: Vec<IpNet>,
-    /// Networks behind this gateway.
+    /// Networks behind this gateway, as others reach them.
     pub prefixes: Vec<IpNet>,
+    /// Those that have other addresses themselves.
+    pub map: Vec<Mapping>,
 }
 
 impl NetworkTemplate {
@@ -94,6 +96,7 @@ impl TenantTemplate {
             id,
             addresses,
             prefixes,
+            map,
         } = self;
         let table = match name.as_str() {
             dotted if dotted.contains('.') => quoted(dotted),
@@ -105,10 +108,31 @@ impl TenantTemplate {
         };
         format!(
             "\n# The network's packets. `prefixes` are the networks behind this gateway.\n[tenant.{table}]\n\
-             id = {id}\n{addresses}prefixes = {}\n",
-            list(prefixes)
+             id = {id}\n{addresses}prefixes = {}\n{}",
+            list(prefixes),
+            mappings(map)
         )
     }
+}
+
+/// The key `map`, if it is needed.
+fn mappings(map: &[Mapping]) -> String {
+    if map.is_empty() {
+        return String::new();
+    }
+    let entries: Vec<String> = map
+        .iter()
+        .map(|of| {
+            format!(
+                "{{ local = \"{}\", network = \"{}\" }}",
+                of.local, of.network
+            )
+        })
+        .collect();
+    format!(
+        "# `local` as its hosts have it, `network` as the other sites reach it.\nmap = [{}]\n",
+        entries.join(", ")
+    )
 }
 
 /// A TOML array of texts.
@@ -130,6 +154,7 @@ mod tests {
             id: 1,
             addresses: vec!["10.1.0.1/32".parse().unwrap()],
             prefixes: vec!["10.1.0.0/24".parse().unwrap()],
+            map: vec!["192.168.1.0/24=10.1.0.0/24".parse().unwrap()],
         }
     }
 
@@ -158,6 +183,7 @@ mod tests {
             let found = config.tenant_named(name).unwrap();
             assert_eq!(found.prefixes, tenant(name).prefixes);
             assert_eq!(found.addresses, tenant(name).addresses);
+            assert_eq!(found.map, tenant(name).map);
         }
     }
 

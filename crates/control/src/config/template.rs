@@ -418,6 +418,8 @@ const REST: &str = "
 #interfaces = [\"eth1\"]
 # Networks behind this gateway: permitted sources, and destinations of peers' packets.
 #prefixes = [\"10.1.0.0/16\"]
+# A network behind this gateway that others reach by other addresses, which are in `prefixes`.
+#map = [{ local = \"192.168.1.0/24\", network = \"10.1.9.0/24\" }]
 # Destinations that are routed into the device. Default: all prefixes of its peers.
 #routes = [\"10.2.0.0/16\"]
 # While the gateway is stopped: \"block\" drops the tenant's packets, \"bypass\" sends them unencrypted by

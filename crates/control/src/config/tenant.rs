@@ -5,6 +5,7 @@
 
 pub(super) mod check;
 mod check_members;
+mod mapping;
 mod member;
 mod values;
 
@@ -22,6 +23,7 @@ use keiro_model::fairness::{
 use keiro_units::{Bandwidth, ByteCount};
 use toml::{Spanned, de::DeValue};
 
+pub use self::mapping::{Mapping, MappingError};
 pub use self::member::Member;
 use self::values::text;
 use self::values::{
@@ -103,6 +105,8 @@ pub struct Tenant {
     pub interfaces: Vec<String>,
     /// Networks behind this gateway: permitted sources, and destinations of peers' packets.
     pub prefixes: Vec<IpNet>,
+    /// Networks behind this gateway that others reach by other addresses, which are in `prefixes`.
+    pub map: Vec<Mapping>,
     /// Destinations that are routed into the device.
     pub routes: Vec<IpNet>,
     /// `routes` are all prefixes of its peers, because the file has none.
@@ -250,6 +254,7 @@ pub(super) struct TenantSpans {
     table: Range<usize>,
     interfaces: Range<usize>,
     own: Range<usize>,
+    map: Range<usize>,
     routes: Range<usize>,
     peers: Vec<Range<usize>>,
     /// With the application and the peer that it has to be of, if that is settled.
@@ -265,6 +270,7 @@ impl TenantSpans {
             table: fields.span_of("table"),
             interfaces: fields.span_of("interfaces"),
             own: fields.span_of("prefixes"),
+            map: fields.span_of("map"),
             routes: fields.span_of("routes"),
             peers: Vec::new(),
             apps: Vec::new(),
@@ -356,6 +362,7 @@ impl Reader<'_> {
         let interfaces = fields.optional(r, "interfaces", interfaces);
         let example = "[\"10.1.0.0/16\"], the networks behind this gateway";
         let own = fields.required(r, "prefixes", example, prefixes);
+        let map = fields.optional(r, "map", mapping::mappings);
         let routes = fields.optional(r, "routes", prefixes);
         let queue = fields.optional(r, "queue", |v| in_range(v, QUEUE[0], QUEUE[1]));
         let peer_tables = fields.raw("peer");
@@ -394,6 +401,7 @@ impl Reader<'_> {
             table: value(table),
             interfaces: value(interfaces).unwrap_or_default(),
             prefixes: own,
+            map: value(map).unwrap_or_default(),
             routes,
             routes_follow_peers,
             learned: Vec::new(),

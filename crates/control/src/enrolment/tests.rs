@@ -287,3 +287,37 @@ fn a_name_whose_application_has_the_number_of_another_one_is_refused() {
     let verdict = judge_by(by_length, at, &registry(""), &request);
     is_refused(verdict, EnrolRefusedReason::NameTaken, &parts[1..]);
 }
+
+#[test]
+fn a_network_that_another_site_has_too_may_be_mapped_to_one_that_is_free() {
+    let offered = |registry: &Registry, prefixes: &[&str], parts: &[&str]| {
+        let verdict = judge(registry, &enrol("tokyo", SITE_KEY, prefixes));
+        is_refused(verdict, EnrolRefusedReason::Prefix, parts);
+    };
+    let all = registry("");
+    offered(
+        &all,
+        &["10.2.0.0/24"],
+        &["site `osaka`", "--map 10.2.0.0/24=10.99.0.0/24"],
+    );
+    // What is claimed beside it is not free, nor what the hub's interfaces have.
+    offered(
+        &all,
+        &["10.2.0.0/24", "10.99.0.0/24"],
+        &["--map 10.2.0.0/24=10.99.1.0/24"],
+    );
+    offered(
+        &all,
+        &["10.7.3.0/24"],
+        &["`lan0`", "--map 10.7.3.0/24=10.99.0.0/24"],
+    );
+    // Within what the invitation permits.
+    let bound = registry(", prefixes = [\"10.2.0.0/22\"]");
+    offered(&bound, &["10.2.0.0/24"], &["--map 10.2.0.0/24=10.2.1.0/24"]);
+    let full = registry(", prefixes = [\"10.2.0.0/24\"]");
+    let verdict = judge(&full, &enrol("tokyo", SITE_KEY, &["10.2.0.0/24"]));
+    let Verdict::Refused(refused) = verdict else {
+        panic!("{verdict:?}");
+    };
+    assert!(!refused.text.contains("--map"), "{}", refused.text);
+}

@@ -34,6 +34,9 @@ pub struct TenantSnapshot {
     pub table: Option<u64>,
     /// Networks behind this gateway.
     pub prefixes: Vec<String>,
+    /// Of those, the ones whose hosts have other addresses themselves; absent: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub map: Vec<MappedNetwork>,
     /// Of those that entered, what is of its link alone and goes nowhere, by kind: packets to groups
     /// (`multicast`) and from or to `link_local` addresses. Linux sends some by itself.
     #[serde(default)]
@@ -42,6 +45,16 @@ pub struct TenantSnapshot {
     pub dropped_packets: BTreeMap<String, u64>,
     /// By peer.
     pub peers: Vec<TenantPeerSnapshot>,
+}
+
+/// A network that others reach by other addresses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct MappedNetwork {
+    /// As its hosts have it.
+    pub local: String,
+    /// As others reach it.
+    pub network: String,
 }
 
 /// What has become of a tenant's device.

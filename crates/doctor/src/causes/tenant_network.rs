@@ -61,7 +61,7 @@ fn other_addresses(owner: &PrefixOwner, conflict: &Conflict) -> String {
 pub(super) static LAN_OVERLAPS_PEER: Cause = Cause {
     id: "lan_overlaps_peer",
     what: "the network of a LAN is the network behind a peer, so that hosts look for its hosts on their own link",
-    remedy: "another network for one of the two sites",
+    remedy: "another network for one of the two sites, or other addresses for it (`map` in [tenant.NAME])",
     check: |facts, _| {
         let mut found = Vec::new();
         for tenant in &facts.tenants {
@@ -76,8 +76,8 @@ pub(super) static LAN_OVERLAPS_PEER: Cause = Cause {
                         lan.interface, peer.peer
                     ),
                     format!(
-                        "give {} or the network behind {} other addresses",
-                        lan.interface, peer.peer
+                        "give {} or the network behind {} other addresses, or map one of them: `map` in [tenant.{}]",
+                        lan.interface, peer.peer, tenant.name
                     ),
                 ));
             }

@@ -31,8 +31,8 @@ pub(super) fn look(
     tenants
         .map(|tenant| {
             let of_tenant = |of: &&Withheld| of.tenant == tenant.name;
-            let withheld = withheld.iter().filter(of_tenant).cloned().collect();
-            one(network, config, tenant, withheld, running)
+            let withheld: Vec<Withheld> = withheld.iter().filter(of_tenant).cloned().collect();
+            one(network, config, tenant, &withheld, running)
         })
         .collect()
 }
@@ -41,7 +41,7 @@ fn one(
     network: &Network,
     config: &Config,
     tenant: &config::Tenant,
-    withheld: Vec<Withheld>,
+    withheld: &[Withheld],
     running: Option<&Running>,
 ) -> Tenant {
     let said = running.and_then(|running| running.tenant(tenant.name.as_str()));
@@ -77,7 +77,7 @@ fn one(
         has_table: tenant.table.is_some(),
         prefixes: tenant.prefixes.clone(),
         peers: peers.collect(),
-        withheld: withheld.clone(),
+        withheld: withheld.to_vec(),
         lans: lans.iter().map(|lan| lan_of(lan)).collect(),
         device_forwards: forwards(&tenant.device),
         ingress_packets: said.as_ref().map_or(0, |(of, _)| of.stats.ingress_packets),
@@ -90,7 +90,9 @@ fn one(
 fn lans<'a>(network: &'a Network, tenant: &config::Tenant) -> Vec<&'a Interface> {
     let is_of_prefix = |interface: &Interface| {
         let near = networks(interface);
-        let is_inside = |net: &IpNet| tenant.prefixes.iter().any(|prefix| prefix.contains(net));
+        let locals = tenant.map.iter().map(|of| &of.local);
+        let own: Vec<&IpNet> = tenant.prefixes.iter().chain(locals).collect();
+        let is_inside = |net: &IpNet| own.iter().any(|prefix| prefix.contains(net));
         near.iter().any(is_inside)
     };
     let all = network.interfaces.iter();

@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ipnet::IpNet;
 use keiro_control::{
     Config, PresharedKey, PrivateKey,
     config::{
@@ -18,7 +19,6 @@ use keiro_control::{
     network_channel::Enrolled,
     protocol::{PathState, PeerState, Request, Response},
 };
-
 use keiro_doctor::openings::Opening;
 
 use super::{
@@ -29,7 +29,7 @@ use super::{
         query,
         record::{ChangedSetting, Joined, Record},
     },
-    beside,
+    Networks, beside,
 };
 use crate::{args, failure::Failure, output::message};
 
@@ -200,6 +200,7 @@ impl Installed {
         token: &Token,
         enrolled: &Enrolled,
         machine: &Machine,
+        networks: &Networks,
     ) -> Result<Configured, Failure> {
         let hub = &enrolled.hub;
         let preshared = beside(&files.configuration, &format!("{hub}.psk"));
@@ -212,8 +213,9 @@ impl Installed {
             tenant: TenantTemplate {
                 name: enrolled.tenant.clone(),
                 id: enrolled.tenant_id,
-                addresses: machine.device_addresses(&enrolled.prefixes),
+                addresses: networks.device_addresses(machine),
                 prefixes: enrolled.prefixes.clone(),
+                map: networks.map.clone(),
             },
         };
         let template = Template {
@@ -230,7 +232,12 @@ impl Installed {
             .tenant_named(enrolled.tenant.as_str())
             .map(|tenant| tenant.device.clone());
         self.secret(&preshared, &enrolled.preshared_key)?;
-        self.forwarding(&files.forwarding, machine, enrolled, device.as_deref())?;
+        self.forwarding(
+            &files.forwarding,
+            machine,
+            &networks.local,
+            device.as_deref(),
+        )?;
         write_whole(&files.configuration, text.as_bytes(), false)
             .map_err(|e| unwritable(&files.configuration, &e))?;
         self.files.push(files.configuration.clone());
@@ -303,10 +310,10 @@ impl Installed {
         &mut self,
         file: &Path,
         machine: &Machine,
-        enrolled: &Enrolled,
+        prefixes: &[IpNet],
         device: Option<&str>,
     ) -> Result<(), Failure> {
-        let settings = settings(machine, enrolled, device);
+        let settings = settings(machine, prefixes, device);
         let lines: String = settings
             .iter()
             .map(|(name, value)| format!("{name} = {value}\n"))
@@ -387,11 +394,11 @@ const HEAD: &str = "\
 /// Names as sysctl(8) has them, and their values.
 fn settings(
     machine: &Machine,
-    enrolled: &Enrolled,
+    prefixes: &[IpNet],
     device: Option<&str>,
 ) -> Vec<(String, &'static str)> {
-    let is_claimed = |prefix: &ipnet::IpNet| {
-        let mut claimed = enrolled.prefixes.iter();
+    let is_claimed = |prefix: &IpNet| {
+        let mut claimed = prefixes.iter();
         claimed.any(|of| of.contains(prefix) || prefix.contains(of))
     };
     let lans = machine.lans.iter().filter(|lan| is_claimed(&lan.prefix));
@@ -400,8 +407,8 @@ fn settings(
     interfaces.dedup();
     // A dot in a name is written as a slash (sysctl.d(5)).
     let written = |name: &str| name.replace('.', "/");
-    let is_v6 = |prefix: &ipnet::IpNet| prefix.addr().is_ipv6();
-    let has_v6 = enrolled.prefixes.iter().any(is_v6);
+    let is_v6 = |prefix: &IpNet| prefix.addr().is_ipv6();
+    let has_v6 = prefixes.iter().any(is_v6);
     let mut settings = Vec::new();
     if has_v6 {
         // First: without it a machine that forwards loses the addresses and routes that it has from routers.
@@ -459,24 +466,14 @@ mod tests {
         }
     }
 
-    fn enrolled(prefixes: &[&str]) -> Enrolled {
-        Enrolled {
-            name: keiro_control::config::Name::new("tokyo").unwrap(),
-            hub: keiro_control::config::Name::new("hub").unwrap(),
-            preshared_key: PresharedKey::from_bytes([1; 32]),
-            tenant: keiro_control::config::Name::new("office").unwrap(),
-            tenant_id: 1,
-            prefixes: prefixes.iter().map(|text| text.parse().unwrap()).collect(),
-            is_second_hub: false,
-            hub_address: None,
-            hub_unix_seconds: 0,
-        }
+    fn networks(prefixes: &[&str]) -> Vec<IpNet> {
+        prefixes.iter().map(|text| text.parse().unwrap()).collect()
     }
 
     #[test]
     fn only_networks_that_are_claimed_are_forwarded() {
         let names = |prefixes: &[&str]| -> Vec<String> {
-            let settings = settings(&machine(), &enrolled(prefixes), Some("keiro1"));
+            let settings = settings(&machine(), &networks(prefixes), Some("keiro1"));
             settings
                 .iter()
                 .map(|(name, value)| format!("{name}={value}"))
@@ -508,9 +505,8 @@ mod tests {
         let read = || fs::read_to_string(&file).unwrap();
         // No network that is claimed and no device: nothing is set on this machine.
         let write = |installed: &mut Installed| {
-            let enrolled = enrolled(&["10.77.0.0/24"]);
             installed
-                .forwarding(&file, &machine(), &enrolled, None)
+                .forwarding(&file, &machine(), &networks(&["10.77.0.0/24"]), None)
                 .unwrap();
         };
         let mut installed = Installed::default();

@@ -104,6 +104,12 @@ pub(super) fn text(tenant: &TenantSnapshot, style: Style) -> String {
         fields.add("routing table", table.to_string());
     }
     fields.add("local networks", tenant.prefixes.join(", "));
+    for of in &tenant.map {
+        fields.add(
+            "mapped",
+            format!("{} is reached as {}", of.local, of.network),
+        );
+    }
     fields.add_stats("", &tenant.stats.0);
     let not_forwarded = &tenant.not_forwarded_packets;
     if not_forwarded.values().any(|count| *count > 0) {

@@ -9,7 +9,7 @@ use std::{
 use ipnet::IpNet;
 use keiro_config::Report;
 
-use super::{Tenant, TenantSpans, check_members};
+use super::{Tenant, TenantSpans, check_members, mapping};
 use crate::config::{Class, draft::Draft};
 
 /// What concerns several entries; `indices_hold` unless an entry is missing for being wrong.
@@ -19,6 +19,7 @@ pub(in crate::config) fn check(draft: &Draft, indices_hold: bool, report: &mut R
         unique.add(tenant, spans, report);
         routes(draft, tenant, spans, report);
         overlaps(tenant, spans, report);
+        mapping::check(tenant, spans, report);
         if indices_hold {
             applications(draft, tenant, spans, report);
         }

@@ -584,3 +584,55 @@ fn a_unit_far_below_the_line_gets_a_note() {
     let note = with("1Gbit", "").expect("250 times the default");
     assert!(note.contains("4Mbit") && note.contains("1Gbit"), "{note}");
 }
+
+#[test]
+fn a_mapping_has_counterparts_within_the_tenants_prefixes() {
+    let with = |map: &str| {
+        BLUE.replacen(
+            "prefixes = [\"10.1.0.0/16\", \"fd00:1::/48\"]",
+            &format!("prefixes = [\"10.1.0.0/16\", \"fd00:1::/48\"]\nmap = [{map}]"),
+            1,
+        )
+    };
+    let good = "{ local = \"192.168.1.0/24\", network = \"10.1.9.0/24\" }, \
+                { local = \"fd99::/64\", network = \"fd00:1:0:7::/64\" }";
+    let map = &parsed(&with(good)).tenants[0].map;
+    let mapped = |text: &str| {
+        let local = text.parse().unwrap();
+        let found = map.iter().find_map(|of| of.mapped(local));
+        found.map(|network| network.to_string())
+    };
+    assert_eq!(mapped("192.168.1.77/32").as_deref(), Some("10.1.9.77/32"));
+    assert_eq!(mapped("192.168.1.0/24").as_deref(), Some("10.1.9.0/24"));
+    assert_eq!(mapped("fd99::1/128").as_deref(), Some("fd00:1:0:7::1/128"));
+    assert_eq!(mapped("192.168.0.0/16"), None);
+    for (map, parts) in [
+        ("7", ["map: this is", "local = "]),
+        (
+            "{ local = \"192.168.1.0/24\" }",
+            ["`network` is missing", "local = "],
+        ),
+        (
+            "{ local = \"192.168.1.0/24\", network = \"10.1.0.0/16\" }",
+            ["differ in length", "one length"],
+        ),
+        (
+            "{ local = \"192.168.1.0/24\", network = \"10.9.0.0/24\" }",
+            ["is not in prefixes", "add it there"],
+        ),
+        (
+            "{ local = \"10.1.3.0/24\", network = \"10.1.9.0/24\" }",
+            [
+                "overlaps 10.1.0.0/16 of prefixes",
+                "in the place of its own",
+            ],
+        ),
+        (
+            "{ local = \"192.168.1.0/24\", network = \"10.1.9.0/24\" }, \
+             { local = \"192.168.2.0/24\", network = \"10.1.9.0/24\" }",
+            ["overlaps 192.168.1.0/24 = 10.1.9.0/24", "one counterpart"],
+        ),
+    ] {
+        refused(&with(map), &parts);
+    }
+}
