@@ -11,6 +11,7 @@ mod peer_reports;
 mod replies;
 mod response_cache;
 mod stranger_overflows;
+mod transmit;
 mod turns;
 mod wrong_key;
 
@@ -40,7 +41,7 @@ use self::{
 };
 use crate::{
     config::{AggregationConfig, AppConfig, EndpointConfig, PathConfig, PeerConfig, SchedulerKind},
-    datagram::{DatagramMeta, NewDatagram, Transmit, TransmitBuf},
+    datagram::{DatagramMeta, NewDatagram},
     event::{DelaySample, Delivery, Event, RefusalReason, ResetReason, SendError},
     handshake::{CookieSecrets, MacKeys, PublicKey},
     id::{AppId, MessageId, PathId, PeerId, SocketId, StreamId, TenantId},
@@ -172,12 +173,7 @@ impl Endpoint {
             return;
         };
         let packets = session.close_packets(now).into_iter();
-        self.outbox
-            .extend(packets.map(|(socket, remote, bytes)| UnpacedPacket {
-                socket,
-                remote,
-                bytes,
-            }));
+        self.outbox.extend(packets.map(UnpacedPacket::from));
         session.abandon(now);
         self.events.append(&mut session.events);
         self.by_key.remove(&session.public_key);
@@ -573,58 +569,6 @@ impl Endpoint {
         }
     }
 
-    /// The next batch to send, or `None` if nothing may leave now.
-    pub fn poll_transmit(&mut self, now: Instant, buf: &mut TransmitBuf) -> Option<Transmit> {
-        let (transmit, asked) = match self.next_transmit(now, buf) {
-            Some((transmit, asked)) => (Some(transmit), asked),
-            None => (None, false),
-        };
-        let kept = buf
-            .spare
-            .drain(..)
-            .filter(|buffer| SPARE_BYTES.contains(&buffer.capacity()));
-        self.spare.extend(kept);
-        self.spare.truncate(SPARE_MAX);
-        let transmit = transmit?;
-        self.uplinks.on_sent(now, &transmit, asked);
-        Some(transmit)
-    }
-
-    /// What [`poll_transmit`](Self::poll_transmit) gave out at `polled_at` may have left as late as `until`: who sends was
-    /// kept from running meanwhile. Silence then counts from `until`, and no round trip is taken from it.
-    pub fn on_late_departure(&mut self, polled_at: Instant, until: Instant) {
-        for session in self.peers.values_mut() {
-            session.on_late_departure(polled_at, until);
-        }
-    }
-
-    /// And whether it is, or belongs to, what has asked whether it may leave.
-    fn next_transmit(&mut self, now: Instant, buf: &mut TransmitBuf) -> Option<(Transmit, bool)> {
-        let first = self.outbox.pop_front();
-        if let Some(packet) = first.or_else(|| self.replies.poll_before_peers()) {
-            return Some((unpaced(now, packet, buf), false));
-        }
-        // Peers take turns, beginning after the one that was served last.
-        let after = self.last_polled;
-        let turn = self.peers.keys().copied().filter(|id| Some(*id) > after);
-        let rest = self.peers.keys().copied().filter(|id| Some(*id) <= after);
-        let order: Vec<PeerId> = turn.chain(rest).collect();
-        for id in order {
-            let session = self.peers.get_mut(&id)?;
-            let (uplinks, random) = (&mut self.uplinks, &mut self.random);
-            if let Some(transmit) = session.poll_transmit(now, buf, uplinks, random) {
-                let asked = session.took_turn;
-                if asked {
-                    self.last_polled = Some(id);
-                }
-                self.replies.on_peer_served();
-                return Some((transmit, asked));
-            }
-        }
-        let reply = self.replies.poll_behind_peers()?;
-        Some((unpaced(now, reply, buf), false))
-    }
-
     /// The next datagram or message from a peer.
     pub fn poll_delivery(&mut self) -> Option<Delivery<'_>> {
         let id = *self
@@ -842,28 +786,9 @@ impl Endpoint {
         for index in session.retired.drain(..) {
             self.by_index.remove(&index);
         }
-        if let Some((socket, remote, bytes)) = session.poll_refusal() {
-            let packet = UnpacedPacket {
-                socket,
-                remote,
-                bytes,
-            };
-            self.send_beside_pacer(now, id, packet);
+        if let Some(packet) = session.poll_refusal() {
+            self.send_beside_pacer(now, id, packet.into());
         }
         (is_authentic, cost)
-    }
-}
-
-/// A packet that leaves beside the pacers.
-fn unpaced(now: Instant, packet: UnpacedPacket, buf: &mut TransmitBuf) -> Transmit {
-    let len = packet.bytes.len();
-    buf.bytes = packet.bytes;
-    Transmit {
-        socket: packet.socket,
-        remote: packet.remote,
-        len,
-        segment_size: len,
-        ecn: 0,
-        due: now,
     }
 }

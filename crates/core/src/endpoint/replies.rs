@@ -20,6 +20,16 @@ pub(super) struct UnpacedPacket {
     pub(super) bytes: Vec<u8>,
 }
 
+impl From<(SocketId, SocketAddr, Vec<u8>)> for UnpacedPacket {
+    fn from((socket, remote, bytes): (SocketId, SocketAddr, Vec<u8>)) -> Self {
+        Self {
+            socket,
+            remote,
+            bytes,
+        }
+    }
+}
+
 /// Cookie and version replies.
 #[derive(Default)]
 pub(super) struct Replies {

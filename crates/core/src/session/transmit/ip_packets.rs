@@ -5,7 +5,7 @@ use keiro_units::Instant;
 use super::Packet;
 use crate::{
     datagram::TransmitBuf,
-    id::PathId,
+    id::{PathId, TenantId},
     session::{
         Session,
         path::Path,
@@ -54,11 +54,8 @@ impl Session {
         let end = start + limit.min(windowed) - TAG_LEN;
         let Some(first_frame) = self.first_frame(id, grant, first, Path::clear_text_max(whole))
         else {
-            // The path has less room than when it was accepted.
             buf.bytes.truncate(start);
-            let tenants = self.scheduler.tenants_mut();
-            tenants.take(id, grant.tenant);
-            tenants.count_drop(grant.tenant, |drops| drops.too_long += 1);
+            self.drop_too_long(id, grant.tenant);
             return None;
         };
         if buf.bytes.len() + first_frame.len > end {
@@ -115,6 +112,13 @@ impl Session {
                 ecn: first.ecn,
             },
         })
+    }
+
+    /// Drops the packet whose turn it is: the path has less room than when it was accepted.
+    fn drop_too_long(&mut self, id: PathId, tenant: TenantId) {
+        let tenants = self.scheduler.tenants_mut();
+        tenants.take(id, tenant);
+        tenants.count_drop(tenant, |drops| drops.too_long += 1);
     }
 
     /// What a datagram begins with that has room for `clear` bytes; `None`: the packet is too long.
