@@ -12,7 +12,7 @@
 //! 3. **Wire**: propagation delay, jitter, loss, duplication, corruption, reordering. A packet
 //!    lost here has used the buffer and the transmitter.
 //!
-//! [`TracedLink`] is a link whose transmitter replays a recorded line instead of a rate.
+//! Instead of a rate the transmitter can replay a recorded line: a [`Trace`], by [`Link::replay`].
 //!
 //! Every arrival draws the same number of random words, whatever its fate. So the fate of the n-th packet
 //! depends on the seed, on n and on the configuration in force when it arrived, never on timing or on how
@@ -22,9 +22,9 @@
 mod config;
 mod impairment;
 mod link;
-mod traced;
+mod recorded;
 
 pub use config::{Buffer, GilbertElliott, LinkConfig, Loss, Reorder};
 pub use impairment::Corruption;
 pub use link::{Arrival, Counters, Departure, DropReason, Drops, Link, PACKETS_MAX, Queue, Ticket};
-pub use traced::{OPPORTUNITIES_MAX, OPPORTUNITY_BYTES, Trace, TraceError, TracedLink};
+pub use recorded::{OPPORTUNITIES_MAX, OPPORTUNITY_BYTES, Trace, TraceError};

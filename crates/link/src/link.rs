@@ -4,13 +4,14 @@
 //! arrives. A change of configuration recomputes it for the packets that have not left the transmitter. So
 //! nothing depends on how often the link is polled.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use keiro_units::{Bandwidth, ByteCount, Instant};
 
 use crate::{
     config::{Buffer, LinkConfig},
     impairment::{Corruption, Dice, Fate},
+    recorded::{Replay, Trace},
 };
 
 /// Maximum of packets in one direction of a link, queued and in flight together, whatever its buffer: enough
@@ -24,6 +25,8 @@ const NANOS_PER_SECOND: u128 = 1_000_000_000;
 #[derive(Clone, Debug)]
 pub struct Link {
     config: LinkConfig,
+    /// The recording that the transmitter replays; `None` for the configured rate.
+    replay: Option<Replay>,
     dice: Dice,
     /// The latest instant given to [`arrive`](Self::arrive) or [`apply`](Self::apply).
     clock: Instant,
@@ -77,6 +80,8 @@ pub struct Departure {
     pub corruption: Option<Corruption>,
     /// Deliver it twice, back to back.
     pub duplicated: bool,
+    /// What it waited for packets before it: later than an idle link would have sent it.
+    pub waited: Duration,
 }
 
 /// Counters of a link. `arrived` = `departed` + all drops + packets still in the link.
@@ -126,6 +131,7 @@ pub struct Queue {
 struct Packet {
     ticket: Ticket,
     len: u64,
+    arrived: Instant,
     fate: Fate,
 }
 
@@ -149,6 +155,7 @@ struct Finish {
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     due: Instant,
+    waited: Duration,
     packet: Packet,
 }
 
@@ -157,6 +164,7 @@ impl Link {
     pub fn new(config: LinkConfig, seed: u64) -> Self {
         Self {
             config,
+            replay: None,
             dice: Dice::new(seed),
             clock: Instant::ZERO,
             next_ticket: 0,
@@ -203,6 +211,7 @@ impl Link {
         let packet = Packet {
             ticket,
             len: len.get(),
+            arrived: self.clock,
             fate,
         };
         self.transmit(packet, counted);
@@ -218,7 +227,11 @@ impl Link {
         if self.poll_timeout()? > now {
             return None;
         }
-        let Pending { due, packet } = self.departures.pop_front()?;
+        let Pending {
+            due,
+            waited,
+            packet,
+        } = self.departures.pop_front()?;
         self.counters.departed_packets += 1;
         self.counters.departed_bytes += packet.len;
         self.counters.duplicated_packets += u64::from(packet.fate.duplicated);
@@ -228,6 +241,7 @@ impl Link {
             at: due,
             corruption: packet.fate.corruption,
             duplicated: packet.fate.duplicated,
+            waited,
         })
     }
 
@@ -249,15 +263,25 @@ impl Link {
     #[must_use = "the caller keeps the bytes of the packets destroyed"]
     pub fn apply(&mut self, now: Instant, config: LinkConfig) -> Vec<Ticket> {
         self.advance(now);
-        if let (Some(head), Some(rate)) = (self.service.front_mut(), self.config.rate) {
+        if self.replay.is_none()
+            && let (Some(head), Some(rate)) = (self.service.front_mut(), self.config.rate)
+        {
             head.work = head.finish.work_left(self.clock, rate, head.work);
         }
         self.config = config;
         if self.config.down {
             return self.cut();
         }
-        self.reschedule();
+        self.reschedule(false);
         Vec::new()
+    }
+
+    /// Lets the transmitter replay a recording from its beginning, instead of the configured rate; `None`
+    /// returns to the rate. Packets that have not left the transmitter are served anew.
+    pub fn replay(&mut self, now: Instant, trace: Option<Trace>) {
+        self.advance(now);
+        self.replay = trace.map(|trace| Replay::new(trace, self.clock));
+        self.reschedule(true);
     }
 
     /// Content of the transmitter's queue at `now` if nothing more arrives.
@@ -313,7 +337,13 @@ impl Link {
             Some(last) => last.finish,
             None => Finish::at(self.clock),
         };
-        let finish = start.after(work, self.config.rate);
+        let is_idle = self.service.is_empty();
+        let finish = match &mut self.replay {
+            Some(replay) if is_idle => Finish::at(replay.serve_idle(self.clock, counted)),
+            Some(replay) => Finish::at(replay.serve(counted)),
+            None => start.after(work, self.config.rate),
+        };
+        let waited = self.waited(&packet, counted, start, finish);
         if finish.rounded_up() > self.clock {
             self.service.push_back(Service {
                 packet,
@@ -328,11 +358,22 @@ impl Link {
             queue_max.packets = queue_max.packets.max(waiting);
             queue_max.bytes = queue_max.bytes.max(waiting_bytes);
         }
-        self.depart(packet, finish);
+        self.depart(packet, finish, waited);
+    }
+
+    /// What a packet waits for those before it, whose transmission ends at `start`.
+    fn waited(&self, packet: &Packet, counted: u64, start: Finish, finish: Finish) -> Duration {
+        match &self.replay {
+            Some(replay) => {
+                let alone = replay.alone(packet.arrived, counted);
+                finish.rounded_up().saturating_duration_since(alone)
+            }
+            None => start.rounded_up().saturating_duration_since(packet.arrived),
+        }
     }
 
     /// Computes when a packet leaves and inserts it into the departures.
-    fn depart(&mut self, packet: Packet, finish: Finish) {
+    fn depart(&mut self, packet: Packet, finish: Finish, waited: Duration) {
         let Fate {
             lost, jitter, held, ..
         } = packet.fate;
@@ -347,7 +388,11 @@ impl Link {
             Some(extra) => due += extra,
             None => self.last_due = self.last_due.max(due),
         }
-        let pending = Pending { due, packet };
+        let pending = Pending {
+            due,
+            waited,
+            packet,
+        };
         match self.departures.back() {
             Some(last) if last.due > due => {
                 let position = self.departures.partition_point(|other| other.due <= due);
@@ -357,8 +402,9 @@ impl Link {
         }
     }
 
-    /// Recomputes the packets in transmission and in the queue.
-    fn reschedule(&mut self) {
+    /// Recomputes the packets in transmission and in the queue. `is_anew` if a recording has just begun: a
+    /// recording is not changed by a configuration.
+    fn reschedule(&mut self, is_anew: bool) {
         let Some(first) = self.service.front().map(|entry| entry.packet.ticket) else {
             return;
         };
@@ -373,10 +419,16 @@ impl Link {
         let mut finish = Finish::at(self.clock);
         for index in 0..self.service.len() {
             let entry = &mut self.service[index];
-            finish = finish.after(entry.work, self.config.rate);
+            let start = finish;
+            finish = match &mut self.replay {
+                Some(replay) if is_anew => Finish::at(replay.serve(entry.counted)),
+                Some(_) => entry.finish,
+                None => start.after(entry.work, self.config.rate),
+            };
             entry.finish = finish;
-            let packet = entry.packet;
-            self.depart(packet, finish);
+            let (packet, counted) = (entry.packet, entry.counted);
+            let waited = self.waited(&packet, counted, start, finish);
+            self.depart(packet, finish, waited);
         }
         self.advance(self.clock);
     }
@@ -394,10 +446,6 @@ impl Link {
 }
 
 impl Ticket {
-    pub(crate) const fn new(index: u64) -> Self {
-        Self(index)
-    }
-
     /// Number of packets that arrived before this one, including lost ones.
     pub const fn index(self) -> u64 {
         self.0

@@ -2,4 +2,4 @@
 
 mod behaviour;
 mod properties;
-mod traced;
+mod recorded;

@@ -5,7 +5,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use keiro_link::{Arrival, Departure, Link, LinkConfig, Ticket, Trace, TracedLink};
+use keiro_link::{Arrival, Departure, Link, LinkConfig, Ticket, Trace};
 use keiro_model::path_rate::{self, Feedback, PathRate};
 use keiro_units::{Bandwidth, ByteCount, Instant};
 
@@ -51,43 +51,6 @@ pub(crate) struct Setting {
     pub(crate) seed: u64,
 }
 
-#[derive(Debug)]
-enum Medium {
-    Rated(Box<Link>),
-    Traced(TracedLink),
-}
-
-impl Medium {
-    fn new(setting: &Setting) -> Self {
-        let LinkConfig { delay, buffer, .. } = setting.link;
-        match &setting.trace {
-            None => Self::Rated(Box::new(Link::new(setting.link, setting.seed))),
-            Some(trace) => Self::Traced(TracedLink::new(trace.clone(), delay, buffer)),
-        }
-    }
-
-    fn arrive(&mut self, now: Instant, len: ByteCount) -> Arrival {
-        match self {
-            Self::Rated(link) => link.arrive(now, len),
-            Self::Traced(link) => link.arrive(now, len),
-        }
-    }
-
-    fn poll_departure(&mut self, now: Instant) -> Option<Departure> {
-        match self {
-            Self::Rated(link) => link.poll_departure(now),
-            Self::Traced(link) => link.poll_departure(now),
-        }
-    }
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        match self {
-            Self::Rated(link) => link.poll_timeout(),
-            Self::Traced(link) => link.poll_timeout(),
-        }
-    }
-}
-
 /// A packet that has arrived.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Delivered {
@@ -126,7 +89,7 @@ pub(crate) struct Line {
     setting: Setting,
     pub(crate) controller: PathRate,
     pub(crate) now: Instant,
-    link: Medium,
+    link: Link,
     config: LinkConfig,
     /// When the policer's bucket is full.
     bucket_full_at: Instant,
@@ -159,10 +122,14 @@ impl Line {
         let now = Instant::from_nanos(1_000_000_000);
         let mut controller = PathRate::new(now, None, ByteCount::new(PACKET));
         controller.on_round_trip(setting.link.delay + setting.back);
+        let mut link = Link::new(setting.link, setting.seed);
+        if let Some(trace) = &setting.trace {
+            link.replay(Instant::ZERO, Some(trace.clone()));
+        }
         Self {
             controller,
             now,
-            link: Medium::new(setting),
+            link,
             config: setting.link,
             bucket_full_at: now,
             in_link: VecDeque::new(),
@@ -208,9 +175,7 @@ impl Line {
             Change::Link(link) => config = link,
         }
         self.config = config;
-        if let Medium::Rated(link) = &mut self.link {
-            let _ = link.apply(self.now, config);
-        }
+        let _ = self.link.apply(self.now, config);
         self.same_since = self.now;
     }
 
@@ -262,7 +227,7 @@ impl Line {
         }
         self.foreign.on_timeout(self.now);
         while let Some(departure) = self.link.poll_departure(self.now) {
-            self.on_departure(departure.ticket, departure.at);
+            self.on_departure(&departure);
         }
         if self.ack_due.is_some_and(|due| due <= self.now) {
             self.send_ack();
@@ -338,7 +303,10 @@ impl Line {
         false
     }
 
-    fn on_departure(&mut self, ticket: Ticket, at: Instant) {
+    fn on_departure(&mut self, departure: &Departure) {
+        let Departure {
+            ticket, at, waited, ..
+        } = *departure;
         while self
             .in_link
             .front()
@@ -359,15 +327,10 @@ impl Line {
             return;
         }
         let sent = self.sent[(number - self.first) as usize];
-        let config = self.config;
-        let leaves_alone = match &self.setting.trace {
-            Some(trace) => trace.first_after(sent.at),
-            None => sent.at + transmission_time(config.rate, sent.bytes),
-        };
         self.delivered.push(Delivered {
             at,
             bytes: sent.bytes,
-            queue: at - (leaves_alone + config.delay),
+            queue: waited,
             is_thin: sent.is_thin,
         });
         self.newest_at = at;
@@ -486,11 +449,4 @@ impl Line {
             .copied()
             .unwrap_or_default()
     }
-}
-
-fn transmission_time(rate: Option<Bandwidth>, bytes: u64) -> Duration {
-    let rate = rate.filter(|rate| !rate.is_zero());
-    rate.map_or(Duration::ZERO, |rate| {
-        rate.transmission_time_ceil(ByteCount::new(bytes))
-    })
 }

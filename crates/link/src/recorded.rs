@@ -1,13 +1,11 @@
-//! A link whose rate was recorded: packets leave when the recorded line would have let them.
+//! Recorded lines: packets leave when the recorded line would have let them.
 //!
 //! A [`Trace`] is a list of instants at which 1500 bytes can leave, and begins again at its end, as
 //! mahimahi has it. What does not leave at an instant because nothing waits is lost capacity.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use keiro_units::{Bandwidth, ByteCount, Instant};
-
-use crate::{Arrival, Buffer, Departure, DropReason, Queue, Ticket};
 
 /// Bytes that can leave at one instant.
 pub const OPPORTUNITY_BYTES: u64 = 1500;
@@ -17,7 +15,7 @@ const NANOS_PER_MILLISECOND: u64 = 1_000_000;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 /// When a recorded line could send. Cheap to clone.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Trace {
     /// Since its beginning, sorted, at most `period`.
     opportunities: Arc<[u64]>,
@@ -36,8 +34,18 @@ pub enum TraceError {
     TooLong,
 }
 
-impl std::fmt::Display for TraceError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+/// Without the instants, of which there may be millions.
+impl fmt::Debug for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trace")
+            .field("opportunities", &self.opportunities.len())
+            .field("period", &self.period())
+            .finish()
+    }
+}
+
+impl fmt::Display for TraceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BadLine(line) => write!(
                 f,
@@ -136,11 +144,6 @@ impl Trace {
         ByteCount::new(count.saturating_mul(OPPORTUNITY_BYTES))
     }
 
-    /// When a packet that arrives at `at` at an idle line leaves.
-    pub fn first_after(&self, at: Instant) -> Instant {
-        self.at(self.count_until(at))
-    }
-
     /// Opportunities until an instant, that instant included.
     fn count_until(&self, at: Instant) -> u64 {
         let (cycles, rest) = (at.as_nanos() / self.period, at.as_nanos() % self.period);
@@ -157,115 +160,62 @@ impl Trace {
     }
 }
 
-/// One direction of a link that replays a [`Trace`] from time zero: first in, first out.
+/// A transmitter that replays a [`Trace`]: where in the recording it is.
 #[derive(Clone, Debug)]
-pub struct TracedLink {
+pub(crate) struct Replay {
     trace: Trace,
-    delay: Duration,
-    buffer: Buffer,
-    next_ticket: u64,
-    /// The first opportunity that is not over.
-    next: u64,
-    /// What waits, with the bytes that have not left.
-    queue: VecDeque<(Ticket, u64)>,
-    queue_bytes: u64,
-    departures: VecDeque<(Instant, Ticket)>,
+    /// When the recording began.
+    began: Instant,
+    /// The opportunity that the newest packet ends in, or the first one.
+    opportunity: u64,
+    /// Bytes of it that later packets may have.
+    left: u64,
 }
 
-impl TracedLink {
-    /// An idle link with this one-way delay behind its transmitter.
-    pub fn new(trace: Trace, delay: Duration, buffer: Buffer) -> Self {
+impl Replay {
+    pub(crate) fn new(trace: Trace, began: Instant) -> Self {
         Self {
             trace,
-            delay,
-            buffer,
-            next_ticket: 0,
-            next: 0,
-            queue: VecDeque::new(),
-            queue_bytes: 0,
-            departures: VecDeque::new(),
+            began,
+            opportunity: 0,
+            left: OPPORTUNITY_BYTES,
         }
     }
 
-    /// Handles the arrival of a packet of `len` bytes. `now` is not before any earlier one.
-    pub fn arrive(&mut self, now: Instant, len: ByteCount) -> Arrival {
-        self.advance(now);
-        let has_room = match self.buffer {
-            Buffer::Unlimited => true,
-            Buffer::Packets(max) => self.queue.len() <= max as usize,
-            Buffer::Bytes(max) => {
-                self.queue.is_empty() || self.queue_bytes + len.get() <= max.get()
-            }
-        };
-        if !has_room {
-            return Arrival::Dropped(DropReason::Buffer);
-        }
-        if self.queue.len() + self.departures.len() >= crate::PACKETS_MAX {
-            return Arrival::Dropped(DropReason::Overload);
-        }
-        let ticket = Ticket::new(self.next_ticket);
-        self.next_ticket += 1;
-        self.queue.push_back((ticket, len.get().max(1)));
-        self.queue_bytes += len.get().max(1);
-        Arrival::Accepted(ticket)
-    }
-
-    /// The next packet that is due at `now`; `None` if none is.
-    pub fn poll_departure(&mut self, now: Instant) -> Option<Departure> {
-        self.advance(now);
-        let (at, ticket) = self.departures.pop_front_if(|(at, _)| *at <= now)?;
-        Some(Departure {
-            ticket,
-            at,
-            corruption: None,
-            duplicated: false,
-        })
-    }
-
-    /// When [`poll_departure`](Self::poll_departure) is to be called next; `None`: not without an arrival.
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        let leaves = self.departures.front().map(|(at, _)| *at);
-        let sends = (!self.queue.is_empty()).then(|| self.trace.at(self.next));
-        leaves.into_iter().chain(sends).min()
-    }
-
-    /// What waits at the time of the last call.
-    pub fn queue(&self) -> Queue {
-        Queue {
-            packets: self.queue.len() as u64,
-            bytes: self.queue_bytes,
-        }
-    }
-
-    /// Serves what waits until `now`.
-    fn advance(&mut self, now: Instant) {
-        while !self.queue.is_empty() {
-            let at = self.trace.at(self.next);
-            if at > now {
-                return;
-            }
-            self.next += 1;
-            self.serve(at);
-        }
-        // What nothing waited for is over.
-        self.next = self.next.max(self.trace.count_until(now));
-    }
-
-    fn serve(&mut self, at: Instant) {
-        let mut left = OPPORTUNITY_BYTES;
-        while let Some((ticket, bytes)) = self.queue.front_mut() {
-            let sent = left.min(*bytes);
-            *bytes -= sent;
-            left -= sent;
-            self.queue_bytes -= sent;
-            if *bytes > 0 {
-                return;
-            }
-            self.departures.push_back((at + self.delay, *ticket));
-            self.queue.pop_front();
-            if left == 0 {
-                return;
+    /// When a packet behind those before it has been sent.
+    pub(crate) fn serve(&mut self, bytes: u64) -> Instant {
+        let bytes = bytes.max(1);
+        match bytes.checked_sub(self.left) {
+            None | Some(0) => self.left -= bytes,
+            Some(beyond) => {
+                let more = beyond.div_ceil(OPPORTUNITY_BYTES);
+                self.opportunity += more;
+                self.left = more * OPPORTUNITY_BYTES - beyond;
             }
         }
+        self.instant(self.opportunity)
+    }
+
+    /// When a packet that arrives at an idle transmitter has been sent. Opportunities until then, that instant
+    /// included, are over.
+    pub(crate) fn serve_idle(&mut self, now: Instant, bytes: u64) -> Instant {
+        self.opportunity = self.first_after(now);
+        self.left = OPPORTUNITY_BYTES;
+        self.serve(bytes)
+    }
+
+    /// When a packet that arrived at `at` would have been sent, had nothing else been there.
+    pub(crate) fn alone(&self, at: Instant, bytes: u64) -> Instant {
+        self.instant(self.first_after(at) + bytes.max(1).div_ceil(OPPORTUNITY_BYTES) - 1)
+    }
+
+    fn first_after(&self, at: Instant) -> u64 {
+        let since = at.saturating_duration_since(self.began);
+        self.trace.count_until(Instant::ZERO + since)
+    }
+
+    fn instant(&self, opportunity: u64) -> Instant {
+        let since = self.trace.at(opportunity);
+        self.began + since.saturating_duration_since(Instant::ZERO)
     }
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use keiro_link::{Arrival, Buffer, DropReason, OPPORTUNITY_BYTES, Trace, TraceError, TracedLink};
+use keiro_link::{
+    Arrival, Buffer, DropReason, Link, LinkConfig, OPPORTUNITY_BYTES, Trace, TraceError,
+};
 use keiro_units::{Bandwidth, ByteCount, Instant};
 
 const MS: Duration = Duration::from_millis(1);
@@ -15,8 +17,20 @@ fn bytes(bytes: u64) -> ByteCount {
     ByteCount::new(bytes)
 }
 
+/// A link that replays a recording from time zero.
+fn replaying(trace: &Trace, delay: Duration, buffer: Buffer) -> Link {
+    let config = LinkConfig {
+        delay,
+        buffer,
+        ..LinkConfig::default()
+    };
+    let mut link = Link::new(config, 1);
+    link.replay(at(0), Some(trace.clone()));
+    link
+}
+
 /// When packets that arrive at the beginning leave, ms.
-fn departures(link: &mut TracedLink, until: u64) -> Vec<u64> {
+fn departures(link: &mut Link, until: u64) -> Vec<u64> {
     let mut times = Vec::new();
     while let Some(due) = link.poll_timeout().filter(|due| *due <= at(until)) {
         if let Some(departure) = link.poll_departure(due) {
@@ -30,7 +44,7 @@ fn departures(link: &mut TracedLink, until: u64) -> Vec<u64> {
 fn packets_leave_when_the_recorded_line_let_them_and_the_trace_begins_again() {
     let trace = Trace::from_mahimahi("1\n1\n5\n\n10\n").unwrap();
     assert_eq!(trace.period(), 10 * MS);
-    let mut link = TracedLink::new(trace, 3 * MS, Buffer::Unlimited);
+    let mut link = replaying(&trace, 3 * MS, Buffer::Unlimited);
     for _ in 0..6 {
         assert!(matches!(
             link.arrive(at(0), bytes(1500)),
@@ -44,18 +58,19 @@ fn packets_leave_when_the_recorded_line_let_them_and_the_trace_begins_again() {
 #[test]
 fn an_opportunity_carries_several_short_packets_or_a_part_of_a_long_one() {
     let trace = Trace::from_mahimahi("10\n20\n30\n").unwrap();
-    let mut link = TracedLink::new(trace, Duration::ZERO, Buffer::Unlimited);
+    let mut link = replaying(&trace, Duration::ZERO, Buffer::Unlimited);
     for len in [500, 500, 1000, 2000] {
         let _ = link.arrive(at(0), bytes(len));
     }
-    assert_eq!(link.queue().bytes, 4000);
+    // The packet in service does not count.
+    assert_eq!(link.queue(at(0)).bytes, 3500);
     assert_eq!(departures(&mut link, 100), [10, 10, 20, 30]);
 }
 
 #[test]
 fn what_nothing_waited_for_is_lost_capacity() {
     let trace = Trace::from_mahimahi("1\n2\n3\n100\n").unwrap();
-    let mut link = TracedLink::new(trace, Duration::ZERO, Buffer::Unlimited);
+    let mut link = replaying(&trace, Duration::ZERO, Buffer::Unlimited);
     let _ = link.arrive(at(50), bytes(1500));
     let _ = link.arrive(at(50), bytes(1500));
     assert_eq!(departures(&mut link, 1000), [100, 101]);
@@ -68,8 +83,8 @@ fn what_nothing_waited_for_is_lost_capacity() {
 #[test]
 fn a_full_buffer_drops_what_arrives() {
     let trace = Trace::from_mahimahi("10\n").unwrap();
-    for buffer in [Buffer::Packets(2), Buffer::Bytes(bytes(4500))] {
-        let mut link = TracedLink::new(trace.clone(), Duration::ZERO, buffer);
+    for buffer in [Buffer::Packets(2), Buffer::Bytes(bytes(3000))] {
+        let mut link = replaying(&trace, Duration::ZERO, buffer);
         let arrivals: Vec<Arrival> = (0..4).map(|_| link.arrive(at(0), bytes(1500))).collect();
         let dropped = arrivals
             .iter()
@@ -99,6 +114,67 @@ fn rates_by_the_second_are_kept_on_the_mean_and_zero_is_an_outage() {
         trace.mean(),
         bytes(all).rate_over_floor(Duration::from_secs(4))
     );
+}
+
+#[test]
+fn what_a_packet_waited_is_what_others_before_it_took() {
+    let trace = Trace::from_mahimahi("1\n5\n9\n20\n").unwrap();
+    let mut link = replaying(&trace, 3 * MS, Buffer::Unlimited);
+    for arrival in [0, 0, 6, 9] {
+        let _ = link.arrive(at(arrival), bytes(1500));
+    }
+    let mut waited = Vec::new();
+    while let Some(departure) = link.poll_departure(at(1000)) {
+        waited.push(departure.waited.as_millis());
+    }
+    // Those of 6 and 9 ms leave when they would have left alone.
+    assert_eq!(waited, [0, 4, 0, 0]);
+    let mut link = Link::new(
+        LinkConfig {
+            rate: Some(Bandwidth::from_mbit_per_second(12)),
+            ..LinkConfig::default()
+        },
+        1,
+    );
+    let _ = link.arrive(at(0), bytes(1500));
+    let _ = link.arrive(at(0), bytes(1500));
+    let waits: Vec<_> = std::iter::from_fn(|| link.poll_departure(at(9)))
+        .map(|departure| departure.waited)
+        .collect();
+    assert_eq!(waits, [Duration::ZERO, MS]);
+}
+
+#[test]
+fn a_recording_that_begins_serves_what_waits_and_keeps_delay_jitter_and_cuts() {
+    let trace = Trace::from_mahimahi("10\n20\n").unwrap();
+    let stuck = LinkConfig {
+        rate: Some(Bandwidth::ZERO),
+        ..LinkConfig::default()
+    };
+    let mut link = Link::new(stuck, 1);
+    for _ in 0..3 {
+        let _ = link.arrive(at(0), bytes(1500));
+    }
+    assert_eq!(link.poll_timeout(), None);
+    link.replay(at(100), Some(trace));
+    assert_eq!(link.poll_timeout(), Some(at(110)));
+    let delayed = LinkConfig {
+        delay: 2 * MS,
+        ..stuck
+    };
+    assert!(link.apply(at(100), delayed).is_empty());
+    assert_eq!(departures(&mut link, 125), [112, 122]);
+    let down = LinkConfig {
+        down: true,
+        ..delayed
+    };
+    assert_eq!(link.apply(at(125), down).len(), 1);
+    assert!(link.apply(at(126), delayed).is_empty());
+    let _ = link.arrive(at(126), bytes(1500));
+    assert_eq!(departures(&mut link, 200), [132]);
+    link.replay(at(200), None);
+    let _ = link.arrive(at(200), bytes(1500));
+    assert_eq!(link.poll_timeout(), None, "the rate is zero again");
 }
 
 #[test]
