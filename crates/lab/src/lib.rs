@@ -3,6 +3,7 @@
 //! - [`topology`] reads the definition of a laboratory;
 //! - [`lab`] makes it, runs programs in its hosts, changes its links, and removes it;
 //! - [`emulator`] carries packets over links with a rate, a delay or losses;
+//! - [`recording`] reads recorded lines, which links replay;
 //! - [`traffic`] sends messages on schedule and logs the delay of each;
 //! - [`frr`] starts routers of FRR in its hosts, [`gobgp`] a route reflector;
 //! - [`host_noise`] distinguishes a slow emulator from a host that deprives it of the processor.
@@ -16,6 +17,7 @@ pub mod frr;
 pub mod gobgp;
 pub mod host_noise;
 pub mod lab;
+pub mod recording;
 pub mod topology;
 pub mod traffic;
 

@@ -9,7 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use keiro_lab::{Lab, LabError, Topology};
+use keiro_lab::{Lab, LabError, Topology, emulator::Direction};
+use keiro_link::Trace;
 use keiro_testing::wait_until;
 use support::{topology, unique_name, up};
 
@@ -168,6 +169,42 @@ fn unplugging_removes_the_carrier_and_replugging_restores_it() {
     wait_until("packets pass again", || {
         echo.round_trip(Duration::from_millis(100)).is_some()
     });
+}
+
+#[test]
+fn a_recording_begins_when_it_is_asked_for_and_waits_are_measured() {
+    let lab = up(&two_paths(), &unique_name());
+    let path1 = lab.link("path1").unwrap();
+    let socket = |host: &str, address: &str| {
+        let host = lab.host(host).unwrap();
+        host.run(|| UdpSocket::bind(address)).unwrap().unwrap()
+    };
+    let (from, to) = (socket("tokyo", "192.0.2.1:0"), socket("osaka", PATH1.1));
+    to.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    // Nothing for 300 ms, then a packet every 10 ms.
+    let lines = (30..60).map(|step| format!("{}\n", step * 10));
+    let trace = Trace::from_mahimahi(&lines.collect::<String>()).unwrap();
+    path1.replay(Direction::AToB, Some(trace)).unwrap();
+    let current = path1.current().unwrap();
+    assert!(current.recordings[0].is_some() && current.recordings[1].is_none());
+    assert!(path1.measure_queueing(Direction::AToB).unwrap().is_none());
+    let start = Instant::now();
+    for _ in 0..20 {
+        from.send_to(&[0; 1472], PATH1.1).unwrap();
+    }
+    for _ in 0..20 {
+        to.recv(&mut [0; 1500]).unwrap();
+    }
+    let took = start.elapsed();
+    assert!(took >= Duration::from_millis(480), "{took:?}");
+    assert!(took < Duration::from_millis(600), "{took:?}");
+    let measured = path1.measure_queueing(Direction::AToB).unwrap().unwrap();
+    // The last of twenty waits for nineteen; the hosts' kernels occasionally send packets of their own.
+    let longest = measured.quantile_ms(1.0).unwrap();
+    assert!((189.0..215.0).contains(&longest), "{longest}");
+    let bytes = measured.bytes_until(Duration::from_secs(1));
+    assert!((30_000..31_000).contains(&bytes), "{bytes}");
+    assert_eq!(measured.bytes_until(Duration::from_millis(300)), 0);
 }
 
 #[test]

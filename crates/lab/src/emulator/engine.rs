@@ -20,7 +20,7 @@ use keiro_units::{ByteCount, Instant};
 
 use super::{
     Command, Direction, DirectionReport, EmulatorConfig, EmulatorError, LinkReport, LinkSpec,
-    Report,
+    Queueing, Report,
     frames::{Pool, Store},
     margin::Margin,
     report::Lateness,
@@ -73,6 +73,8 @@ pub(super) struct Engine {
 struct LinkDirection {
     link: Link,
     frames: Store,
+    /// `None` until it is asked for.
+    queueing: Option<Queueing>,
     /// `link` and `queue` are filled in when a report is made.
     report: DirectionReport,
 }
@@ -119,17 +121,24 @@ impl Engine {
                 ports.push(port);
             }
         }
-        let configs = config
-            .links
-            .iter()
-            .flat_map(|link| [link.a_to_b, link.b_to_a]);
-        let seeds = (0..).map(|number: u64| config.seed.wrapping_add(number));
-        let directions = configs.zip(seeds).map(|(config, seed)| LinkDirection {
-            link: Link::new(config, seed),
-            frames: Store::default(),
-            report: DirectionReport::default(),
-        });
         let now = now();
+        let configs = config.links.iter().flat_map(|link| {
+            let [there, back] = &link.recordings;
+            [(link.a_to_b, there), (link.b_to_a, back)]
+        });
+        let seeds = (0..).map(|number: u64| config.seed.wrapping_add(number));
+        let directions = configs.zip(seeds).map(|((config, recording), seed)| {
+            let mut link = Link::new(config, seed);
+            if let Some(trace) = recording {
+                link.replay(now, Some(trace.clone()));
+            }
+            LinkDirection {
+                link,
+                frames: Store::default(),
+                queueing: None,
+                report: DirectionReport::default(),
+            }
+        });
         Ok(Self {
             ports,
             directions: directions.collect(),
@@ -206,6 +215,7 @@ impl Engine {
             link,
             frames,
             report,
+            ..
         } = &mut self.directions[index];
         for count in 0..READ_BATCH_MAX {
             let Some(frame) = self.ports[index].next_frame() else {
@@ -252,6 +262,7 @@ impl Engine {
         let LinkDirection {
             link,
             frames,
+            queueing,
             report,
         } = &mut self.directions[index];
         let mut dues = [Instant::ZERO; SEND_BATCH_MAX];
@@ -266,6 +277,10 @@ impl Engine {
             let Some(mut frame) = frames.take(departure.ticket) else {
                 continue;
             };
+            if let Some(queueing) = queueing {
+                let bytes = frame.len().saturating_sub(self.header_bytes);
+                queueing.add(&departure, bytes as u64);
+            }
             if let Some(corruption) = departure.corruption {
                 let header_bytes = self.header_bytes.min(frame.len());
                 corruption.apply(&mut frame[header_bytes..]);
@@ -358,6 +373,21 @@ impl Engine {
                         }
                     }
                     let _ = applied.send(now);
+                }
+                Command::Replay {
+                    direction,
+                    trace,
+                    begun,
+                } => {
+                    self.directions[direction].link.replay(now, trace);
+                    let _ = begun.send(now);
+                }
+                Command::Queueing {
+                    direction,
+                    measured,
+                } => {
+                    let queueing = &mut self.directions[direction].queueing;
+                    let _ = measured.send(queueing.replace(Queueing::new(now)));
                 }
                 Command::Report(answer) => {
                     let _ = answer.send(self.report());

@@ -17,6 +17,7 @@ mod engine;
 mod frames;
 mod margin;
 pub mod measure;
+mod queueing;
 mod report;
 
 use std::{
@@ -28,7 +29,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use keiro_link::LinkConfig;
+use keiro_link::{LinkConfig, Trace};
 use keiro_linux::{
     epoll::Waker,
     netns::{Netns, NetnsError},
@@ -38,6 +39,7 @@ use keiro_linux::{
 use keiro_units::Instant;
 
 use engine::Engine;
+pub use queueing::{QUEUEING_BIN, Queueing, QueueingBin};
 pub use report::{DirectionReport, LATENESS_P99_MAX, Lateness, LinkReport, Report};
 
 /// Maximum of links of one emulator; ours: one thread serves all of them.
@@ -78,6 +80,9 @@ pub struct LinkSpec {
     pub a_to_b: LinkConfig,
     /// Emulation of frames from `b` to `a`.
     pub b_to_a: LinkConfig,
+    /// Recordings that frames from `a` to `b`, and back, are sent by instead of the configured rate. They
+    /// begin with the emulator.
+    pub recordings: [Option<Trace>; 2],
 }
 
 /// One of a link's two directions.
@@ -144,6 +149,16 @@ enum Command {
         direction: usize,
         config: LinkConfig,
         applied: SyncSender<Instant>,
+    },
+    Replay {
+        direction: usize,
+        trace: Option<Trace>,
+        begun: SyncSender<Instant>,
+    },
+    /// Measures from now on, and answers with what was measured since the last such command.
+    Queueing {
+        direction: usize,
+        measured: SyncSender<Option<Queueing>>,
     },
     Report(SyncSender<Report>),
     MeasureFromNow(SyncSender<()>),
@@ -228,17 +243,57 @@ impl EmulatorHandle {
         direction: Direction,
         config: LinkConfig,
     ) -> Result<Instant, EmulatorError> {
-        let index = self.names.iter().position(|name| name == link);
-        let index = index.ok_or_else(|| EmulatorError::NoSuchLink {
-            name: link.into(),
-            known: self.names.clone(),
-        })?;
-        let direction = engine::direction_index(index, direction);
+        let direction = self.direction_index(link, direction)?;
         self.ask(|applied| Command::Apply {
             direction,
             config,
             applied,
         })
+    }
+
+    /// Lets one direction of a link replay a recording from its beginning; `None` returns to the configured
+    /// rate. Returns the time of the beginning, as [`apply`](Self::apply) does.
+    ///
+    /// # Errors
+    /// There is no such link, or the emulator has stopped.
+    pub fn replay(
+        &self,
+        link: &str,
+        direction: Direction,
+        trace: Option<Trace>,
+    ) -> Result<Instant, EmulatorError> {
+        let direction = self.direction_index(link, direction)?;
+        self.ask(|begun| Command::Replay {
+            direction,
+            trace,
+            begun,
+        })
+    }
+
+    /// Begins to measure how long packets of one direction wait for others. Returns what was measured since
+    /// the last call; `None` for the first.
+    ///
+    /// # Errors
+    /// There is no such link, or the emulator has stopped.
+    pub fn measure_queueing(
+        &self,
+        link: &str,
+        direction: Direction,
+    ) -> Result<Option<Queueing>, EmulatorError> {
+        let direction = self.direction_index(link, direction)?;
+        self.ask(|measured| Command::Queueing {
+            direction,
+            measured,
+        })
+    }
+
+    fn direction_index(&self, link: &str, direction: Direction) -> Result<usize, EmulatorError> {
+        let index = self.names.iter().position(|name| name == link);
+        let index = index.ok_or_else(|| EmulatorError::NoSuchLink {
+            name: link.into(),
+            known: self.names.clone(),
+        })?;
+        Ok(engine::direction_index(index, direction))
     }
 
     /// Counters of the links since the start, and lateness of the emulator since the start or the last
@@ -332,6 +387,7 @@ mod tests {
             b: b.into(),
             a_to_b: LinkConfig::default(),
             b_to_a: LinkConfig::default(),
+            recordings: [None, None],
         }
     }
 

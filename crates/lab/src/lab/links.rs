@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use keiro_link::LinkConfig;
+use keiro_link::{LinkConfig, Trace};
 use keiro_units::Instant;
 
 use super::{
@@ -13,7 +13,7 @@ use super::{
     namespace_name,
 };
 use crate::{
-    emulator::{Direction, Report},
+    emulator::{Direction, Queueing, Report},
     lab::WIRE,
     topology::{Emulation, LinkPlan},
 };
@@ -115,6 +115,33 @@ impl Link<'_> {
         change(&mut current.b_to_a);
         self.apply(Direction::AToB, &current.a_to_b)?;
         self.apply(Direction::BToA, &current.b_to_a)
+    }
+
+    /// Lets one direction replay a recording from its beginning, instead of a rate; `None` returns to the
+    /// rate. Returns the time of the beginning on the machine's monotonic clock.
+    ///
+    /// # Errors
+    /// As for [`set`](Self::set).
+    pub fn replay(&self, direction: Direction, trace: Option<Trace>) -> Result<Instant, LabError> {
+        let mut current = lock(self.emulation()?);
+        let at = self.lab.teardown.step(|made| match &made.emulator {
+            Some(emulator) => Ok(emulator.replay(self.name, direction, trace.clone())?),
+            None => Err(LabError::NotEmulated(self.name.to_owned())),
+        })?;
+        current.recordings[usize::from(direction == Direction::BToA)] = trace;
+        Ok(at)
+    }
+
+    /// Begins to measure how long packets of one direction wait for others. Returns what was measured since
+    /// the last call; `None` for the first.
+    ///
+    /// # Errors
+    /// As for [`set`](Self::set).
+    pub fn measure_queueing(&self, direction: Direction) -> Result<Option<Queueing>, LabError> {
+        self.lab.teardown.step(|made| match &made.emulator {
+            Some(emulator) => Ok(emulator.measure_queueing(self.name, direction)?),
+            None => Err(LabError::NotEmulated(self.name.to_owned())),
+        })
     }
 
     /// Cuts the path: all packets are lost, and both ends keep their carrier.

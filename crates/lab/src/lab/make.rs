@@ -212,6 +212,7 @@ fn start_emulator(
             b: outer_device(name, Side::B),
             a_to_b: emulation.a_to_b,
             b_to_a: emulation.b_to_a,
+            recordings: emulation.recordings.clone(),
         });
     }
     if links.is_empty() {

@@ -14,12 +14,24 @@
 //! b = { host = "osaka", addresses = ["192.0.2.2/30", "2001:db8:1::2/64"] }
 //! each_way = { rate = "100Mbit", delay = "2ms", buffer = "64KiB" }
 //! a_to_b = { loss = "1%" }   # overrides each_way, key by key
+//!
+//! [link.lte]
+//! a = { host = "tokyo", addresses = ["192.0.2.5/30"] }
+//! b = { host = "osaka", addresses = ["192.0.2.6/30"] }
+//! each_way = { recording = "drive.csv", column = "lte", delay = "25ms", buffer = "1s" }
 //! ```
 
-use std::{collections::BTreeMap, net::IpAddr, ops::Range, str::FromStr, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    ops::Range,
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
 
 use keiro_config::{ConfigError, LocatedError, Report, deserialize_into, nearest, units::Text};
-use keiro_link::{Buffer, GilbertElliott, LinkConfig, Loss, Reorder};
+use keiro_link::{Buffer, GilbertElliott, LinkConfig, Loss, Reorder, Trace};
 use keiro_units::{Bandwidth, ByteCount, Probability};
 use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
@@ -27,12 +39,16 @@ use toml::Spanned;
 use super::{
     Emulation, End, HOSTS_MAX, HostPlan, LINKS_MAX, LinkPlan, Prefix, Route, Topology, is_name,
 };
+use crate::recording;
 
 /// Reads and checks a topology; `file` is its name in messages.
 pub(super) fn read(text: &str, file: &str) -> Result<Topology, ConfigError> {
     let mut report = Report::new(file, text);
     let parsed = deserialize_into(&mut report);
-    let topology = parsed.and_then(|parsed| Checker::default().topology(parsed, &mut report));
+    let mut checker = Checker::default();
+    let beside = Path::new(file).parent();
+    checker.recordings.beside = beside.map(Path::to_owned).unwrap_or_default();
+    let topology = parsed.and_then(|parsed| checker.topology(parsed, &mut report));
     report.finish()?;
     Ok(topology.expect("a file without problems is a topology"))
 }
@@ -101,6 +117,10 @@ struct EndFile {
 #[serde(deny_unknown_fields)]
 struct DirectionFile {
     rate: Option<Text<Bandwidth>>,
+    /// A recorded line, instead of a rate.
+    recording: Option<String>,
+    /// Of a recording that is a table.
+    column: Option<String>,
     delay: Option<Text<Duration>>,
     jitter: Option<Text<Duration>>,
     jitter_overtakes: Option<bool>,
@@ -115,9 +135,18 @@ struct DirectionFile {
 }
 
 impl DirectionFile {
-    fn or(self, fallback: Self) -> Self {
+    fn or(self, mut fallback: Self) -> Self {
+        // A direction has either a rate or a recording, whatever holds for both.
+        if self.rate.is_some() {
+            (fallback.recording, fallback.column) = (None, None);
+        }
+        if self.recording.is_some() {
+            (fallback.rate, fallback.column) = (None, None);
+        }
         Self {
             rate: self.rate.or(fallback.rate),
+            recording: self.recording.or(fallback.recording),
+            column: self.column.or(fallback.column),
             delay: self.delay.or(fallback.delay),
             jitter: self.jitter.or(fallback.jitter),
             jitter_overtakes: self.jitter_overtakes.or(fallback.jitter_overtakes),
@@ -153,19 +182,25 @@ impl DirectionFile {
         }
     }
 
-    /// The complete direction; single values have been checked.
-    fn config(self) -> Result<LinkConfig, String> {
-        if self.rate.is_some() && self.buffer.is_none() {
-            return Err(
-                "a rate needs a buffer: say how much may wait, as in buffer = \"64KiB\", \
-                 \"50 packets\" or \"unlimited\""
-                    .into(),
-            );
+    /// The complete direction and its recording; single values have been checked.
+    fn config(self, recordings: &mut Recordings) -> Result<(LinkConfig, Option<Trace>), String> {
+        let trace = self.trace(recordings)?;
+        if (self.rate.is_some() || trace.is_some()) && self.buffer.is_none() {
+            let what = if trace.is_some() { "recording" } else { "rate" };
+            return Err(format!(
+                "a {what} needs a buffer: say how much may wait, as in buffer = \"64KiB\", \
+                 \"50 packets\", \"1s\" or \"unlimited\""
+            ));
         }
+        let rate = self.rate.map(|text| text.0);
+        let mean = rate.or(trace.as_ref().map(Trace::mean));
+        let buffer = self
+            .buffer
+            .map_or(Ok(Buffer::Unlimited), |buffer| buffer.0.at(mean))?;
         let time = |text: Option<Text<Duration>>| text.map_or(Duration::ZERO, |text| text.0);
         let share = |text: Option<Text<Probability>>| text.map_or(Probability::ZERO, |text| text.0);
-        Ok(LinkConfig {
-            rate: self.rate.map(|text| text.0),
+        let config = LinkConfig {
+            rate,
             delay: time(self.delay),
             jitter: time(self.jitter),
             jitter_overtakes: self.jitter_overtakes.unwrap_or(false),
@@ -176,10 +211,25 @@ impl DirectionFile {
                 probability: share(self.reorder),
                 extra_delay: time(self.reorder_delay),
             },
-            buffer: self.buffer.map_or(Buffer::Unlimited, |buffer| buffer.0.0),
+            buffer,
             overhead_per_packet: self.packet_overhead.and_then(overhead).unwrap_or(0),
             down: false,
-        })
+        };
+        Ok((config, trace))
+    }
+
+    fn trace(&self, recordings: &mut Recordings) -> Result<Option<Trace>, String> {
+        match (&self.recording, &self.column) {
+            (Some(_), _) if self.rate.is_some() => {
+                Err("a link has a rate or a recording, not both".to_owned())
+            }
+            (Some(_), _) if self.packet_overhead.is_some() => Err(
+                "a recording has its packets' overhead in it; leave packet_overhead out".to_owned(),
+            ),
+            (Some(name), column) => recordings.load(name, column.as_deref()).map(Some),
+            (None, Some(_)) => Err("a column needs a recording".to_owned()),
+            (None, None) => Ok(None),
+        }
     }
 }
 
@@ -240,30 +290,76 @@ impl FromStr for Packets {
     }
 }
 
-/// `"50 packets"`, `"64KiB"` or `"unlimited"`.
-#[derive(Clone)]
-struct BufferText(Buffer);
+/// `"50 packets"`, `"64KiB"`, `"1s"` or `"unlimited"`.
+#[derive(Clone, Copy)]
+enum BufferText {
+    Room(Buffer),
+    /// What the rate, or a recording on the mean, carries in this time.
+    Time(Text<Duration>),
+}
+
+impl BufferText {
+    /// At a link of this rate.
+    fn at(self, mean: Option<Bandwidth>) -> Result<Buffer, String> {
+        match (self, mean) {
+            (Self::Room(buffer), _) => Ok(buffer),
+            (Self::Time(time), _) if time.0 > DELAY_MAX => Err(format!(
+                "a buffer of {time} is too long; the bound is {}",
+                Text(DELAY_MAX)
+            )),
+            (Self::Time(time), Some(rate)) => Ok(Buffer::Bytes(rate.bytes_in_floor(time.0))),
+            (Self::Time(time), None) => {
+                Err(format!("a buffer of {time} needs a rate or a recording"))
+            }
+        }
+    }
+}
 
 impl FromStr for BufferText {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let buffer = match text {
+        if let Ok(time) = text.parse() {
+            return Ok(Self::Time(time));
+        }
+        Ok(Self::Room(match text {
             "unlimited" => Buffer::Unlimited,
             _ if text.contains("packet") => Buffer::Packets(text.parse::<Packets>()?.0),
             _ => Buffer::Bytes(
                 text.parse::<Text<ByteCount>>()
-                    .map_err(|error| format!("{error}, \"50 packets\" or \"unlimited\""))?
+                    .map_err(|error| format!("{error}, \"50 packets\", \"1s\" or \"unlimited\""))?
                     .0,
             ),
-        };
-        Ok(Self(buffer))
+        }))
+    }
+}
+
+/// Recordings that a topology names, each read once.
+#[derive(Default)]
+struct Recordings {
+    /// The directory that names are relative to.
+    beside: PathBuf,
+    /// By file and column.
+    loaded: BTreeMap<(String, Option<String>), Trace>,
+}
+
+impl Recordings {
+    fn load(&mut self, name: &str, column: Option<&str>) -> Result<Trace, String> {
+        let key = (name.to_owned(), column.map(str::to_owned));
+        if let Some(trace) = self.loaded.get(&key) {
+            return Ok(trace.clone());
+        }
+        let trace = recording::load(&self.beside.join(name), column);
+        let trace = trace.map_err(|error| format!("recording: {error}"))?;
+        self.loaded.insert(key, trace.clone());
+        Ok(trace)
     }
 }
 
 /// Checks that involve several keys.
 #[derive(Default)]
 struct Checker {
+    recordings: Recordings,
     /// The host and the link of each address.
     addresses: BTreeMap<IpAddr, (String, String)>,
 }
@@ -353,6 +449,7 @@ impl Checker {
             link.each_way.as_ref(),
             link.a_to_b.as_ref(),
             link.b_to_a.as_ref(),
+            &mut self.recordings,
         )?;
         Ok(LinkPlan {
             mtu,
@@ -399,22 +496,27 @@ fn emulation(
     each_way: Option<&Spanned<DirectionFile>>,
     a_to_b: Option<&Spanned<DirectionFile>>,
     b_to_a: Option<&Spanned<DirectionFile>>,
+    recordings: &mut Recordings,
 ) -> Result<Option<Emulation>, LocatedError> {
     for section in [each_way, a_to_b, b_to_a].into_iter().flatten() {
         let checked = section.get_ref().check();
         checked.map_err(|message| LocatedError::new(section.span(), message))?;
     }
     let fallback = each_way.map_or_else(DirectionFile::default, |d| d.get_ref().clone());
-    let direction = |own: Option<&Spanned<DirectionFile>>| {
+    let mut direction = |own: Option<&Spanned<DirectionFile>>| {
         let written = own.map_or_else(DirectionFile::default, |d| d.get_ref().clone());
-        written.or(fallback.clone()).config().map_err(|message| {
+        let complete = written.or(fallback.clone()).config(recordings);
+        complete.map_err(|message| {
             let span = own.or(each_way).map_or(0..0, Spanned::span);
             LocatedError::new(span, message)
         })
     };
+    let (a_to_b, there) = direction(a_to_b)?;
+    let (b_to_a, back) = direction(b_to_a)?;
     let emulation = Emulation {
-        a_to_b: direction(a_to_b)?,
-        b_to_a: direction(b_to_a)?,
+        a_to_b,
+        b_to_a,
+        recordings: [there, back],
     };
     Ok((emulated || emulation != Emulation::default()).then_some(emulation))
 }
@@ -637,6 +739,86 @@ mtu = 9000
     }
 
     #[test]
+    fn a_direction_replays_a_recording_beside_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let drive = directory.path().join("drive.csv");
+        std::fs::write(drive, "second,lte,sat\n0,12,0\n1,0,0\n").unwrap();
+        let file = directory.path().join("t.toml");
+        let with = |from: &str, to: &str| {
+            let text = GOOD.replace("\"1%\", loss_burst", "\"2%\", loss_burst");
+            let text = text.replace(
+                "loss = \"2%\", loss_burst = \"4 packets\", buffer = \"64KiB\"",
+                "recording = \"drive.csv\", column = \"lte\", buffer = \"1s\"",
+            );
+            assert!(text.contains(from), "{from}");
+            read(&text.replace(from, to), file.to_str().unwrap())
+        };
+        let topology = with("", "").unwrap();
+        let emulation = topology.links["path1"].emulation.as_ref().unwrap();
+        let [there, back] = &emulation.recordings;
+        assert_eq!(there.as_ref().unwrap().period(), Duration::from_secs(2));
+        assert_eq!(emulation.a_to_b.rate, None, "it replaces that of each_way");
+        // A second at the mean of 6 Mbit/s.
+        assert_eq!(
+            emulation.a_to_b.buffer,
+            Buffer::Bytes(ByteCount::new(750_000))
+        );
+        assert_eq!(emulation.a_to_b.delay, Duration::from_millis(2));
+        assert_eq!(back, &None);
+        for (from, to, what) in [
+            ("\"drive.csv\"", "\"none.csv\"", "none.csv: no such file"),
+            (", column = \"lte\"", "", "say which column, of lte, sat"),
+            ("\"lte\"", "\"lta\"", "did you mean `lte`?"),
+            ("\"lte\"", "\"sat\"", "carries nothing at any time"),
+            (
+                "recording = \"drive.csv\", ",
+                "",
+                "a column needs a recording",
+            ),
+            (
+                "column = \"lte\"",
+                "column = \"lte\", rate = \"1Mbit\"",
+                "a rate or a recording, not both",
+            ),
+            (
+                "buffer = \"1s\"",
+                "buffer = \"2h\"",
+                "a buffer of 2h is too long",
+            ),
+            (
+                "column = \"lte\"",
+                "column = \"lte\", packet_overhead = \"8B\"",
+                "leave packet_overhead out",
+            ),
+        ] {
+            let error = with(from, to).unwrap_err().problems()[0].to_string();
+            let place = format!("{}:17:10: ", file.display());
+            assert!(
+                error.starts_with(&place) && error.contains(what),
+                "{what}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_buffer_of_time_is_what_the_rate_carries_in_it() {
+        let topology = read(&GOOD.replace("50 packets", "40ms"), "t.toml").unwrap();
+        let emulation = topology.links["path1"].emulation.as_ref().unwrap();
+        assert_eq!(
+            emulation.b_to_a.buffer,
+            Buffer::Bytes(ByteCount::new(500_000))
+        );
+        let text = GOOD
+            .replace("rate = \"100Mbit\", ", "")
+            .replace("50 packets", "40ms");
+        let message = refused(&text);
+        assert!(
+            message.contains("a buffer of 40ms needs a rate or a recording"),
+            "{message}"
+        );
+    }
+
+    #[test]
     fn unknown_keys_are_refused_with_line_and_nearest() {
         assert_eq!(
             refused_with("delay = \"2ms\"", "dealy = \"2ms\""),
@@ -672,7 +854,7 @@ mtu = 9000
             "{message}"
         );
         assert!(
-            message.ends_with("\"50 packets\" or \"unlimited\""),
+            message.ends_with("\"50 packets\", \"1s\" or \"unlimited\""),
             "{message}"
         );
     }

@@ -9,7 +9,7 @@ mod prefix;
 use std::{collections::BTreeMap, net::IpAddr, path::Path};
 
 use keiro_config::FileLimits;
-use keiro_link::LinkConfig;
+use keiro_link::{LinkConfig, Trace};
 
 pub use crate::emulator::LINKS_MAX;
 pub(crate) use file::LAB_NAME_BYTES_MAX;
@@ -73,6 +73,8 @@ pub struct Emulation {
     pub a_to_b: LinkConfig,
     /// Packets from end b to end a.
     pub b_to_a: LinkConfig,
+    /// Recordings that the two directions are sent by instead of a rate, in this order.
+    pub recordings: [Option<Trace>; 2],
 }
 
 /// One end of a link.
@@ -93,7 +95,7 @@ impl Topology {
         Self::parse(&text, &path.display().to_string())
     }
 
-    /// Reads a topology from text; `file` is what errors call it.
+    /// Reads a topology from text; `file` is what errors call it, and recordings are beside it.
     ///
     /// # Errors
     /// All faults, with file, line, column and a suggestion.
