@@ -4,7 +4,7 @@
 //! defines what is measured. A [`campaign::Campaign`] measures it with [`runner::Runner`]s, [`evaluate`]s the
 //! measurement and writes a [`report::Report`]. The runners carry the messages. Other kinds of plan have
 //! pipelines of their own: forecasts compared over random workloads, [`transactions`], [`trials`], studies of
-//! the [`parameters`] of aggregation, and [`tenants`] that share bottlenecks.
+//! the [`parameters`] of aggregation, [`tenants`] that share bottlenecks, and [`recorded`] lines.
 #![forbid(unsafe_code)]
 
 mod accuracy;
@@ -20,6 +20,7 @@ pub mod parameters;
 pub mod plan;
 pub mod predict;
 pub mod record;
+pub mod recorded;
 pub mod report;
 pub mod row;
 pub mod runner;

@@ -13,6 +13,7 @@ use crate::{
     churn::{Churn, ChurnFile},
     error::PlanError,
     parameters::{Study, StudyFile},
+    recorded::{Recorded, RecordedFile},
     row::{self, RowName, Target},
     setup::{Setup, nearest},
     subject::Subject,
@@ -180,6 +181,14 @@ impl Plan {
         }
     }
 
+    /// Set if recorded lines are replayed.
+    pub fn recorded(&self) -> Option<&Recorded> {
+        match &self.subject {
+            Subject::Recorded(recorded) => Some(recorded),
+            _ => None,
+        }
+    }
+
     /// Set if transfers are measured.
     pub fn transfers(&self) -> Option<&Transfers> {
         match &self.subject {
@@ -237,6 +246,9 @@ impl Plan {
             return plan.resolve(file);
         }
         if let Some(plan) = read_if::<SharingFile>(&["tenants"], file, text)? {
+            return plan.resolve(file);
+        }
+        if let Some(plan) = read_if::<RecordedFile>(&["recordings"], file, text)? {
             return plan.resolve(file);
         }
         if let Some(plan) = read_if::<ChurnFile>(&["policies"], file, text)? {
@@ -638,6 +650,7 @@ pub(crate) const PLANS: &[(&str, &str)] = &[
     plan!("path-selection/table5"),
     plan!("path-selection/table6"),
     plan!("prediction/error"),
+    plan!("uplinks/recorded"),
 ];
 
 /// Setups, and files of workloads.

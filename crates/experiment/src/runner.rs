@@ -9,6 +9,7 @@ use crate::{
     churn::ChurnRunner,
     parameters::StudyRunner,
     record::{EmulatorReport, MessageRecord},
+    recorded::RecordedRunner,
     row::Source,
     setup::{Extent, Setup},
     tenants::SharingRunner,
@@ -62,6 +63,11 @@ pub trait Runner {
 
     /// Runner of applications that come and go; `None` if not available.
     fn churn(&mut self) -> Option<&mut dyn ChurnRunner> {
+        None
+    }
+
+    /// Runner of transfers over recorded lines; `None` if not available.
+    fn recorded(&mut self) -> Option<&mut dyn RecordedRunner> {
         None
     }
 

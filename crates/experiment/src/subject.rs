@@ -11,6 +11,7 @@ use crate::{
     manifest::RunsReport,
     parameters::{self, Study},
     plan::{Accuracy, Plan},
+    recorded::{self, Recorded},
     row::Row,
     tenants::{self, Sharing},
     transactions::{self, Case, Transactions},
@@ -37,6 +38,8 @@ pub enum Subject {
     Transfers(Transfers),
     /// Applications that come and go.
     Churn(Churn),
+    /// Bulk transfers over recorded lines.
+    Recorded(Recorded),
 }
 
 /// A kind of experiment.
@@ -78,6 +81,7 @@ impl Subject {
             Self::Sharing(sharing) => Some(sharing),
             Self::Transfers(transfers) => Some(transfers),
             Self::Churn(churn) => Some(churn),
+            Self::Recorded(recorded) => Some(recorded),
         }
     }
 }
@@ -285,6 +289,30 @@ impl Experiment for Churn {
             runs: churn::runs_reports(self, &measured),
             notes: churn::notes(&measured),
             files: vec![("messages.csv", churn::messages_csv(self, &measured))],
+        })
+    }
+}
+
+impl Experiment for Recorded {
+    fn carry_out(
+        &self,
+        plan: &Plan,
+        bench: &mut Bench<'_, '_>,
+        watch: &mut dyn FnMut(&Status<'_>),
+    ) -> anyhow::Result<Findings> {
+        let (quick, names) = (bench.options.quick, &bench.options.variants);
+        let measured = recorded::measure(bench.runners, plan, self, names, quick, watch)?;
+        let (rows, basis) = recorded::rows(self, &measured);
+        Ok(Findings {
+            rows,
+            basis,
+            drawings: recorded::drawings(self, &measured, quick)?,
+            runs: recorded::runs_reports(self, &measured),
+            notes: recorded::notes(self, &measured),
+            files: vec![
+                ("seconds.csv", recorded::seconds_csv(self, &measured)),
+                ("thin.csv", recorded::thin_csv(self, &measured)),
+            ],
         })
     }
 }

@@ -1,11 +1,16 @@
-//! Transfers in the laboratory: `keiro measure` over an emulated link, from plan to files.
+//! Transfers in the laboratory: `keiro measure` over an emulated link, from plan to files, and kernel
+//! connections over a recorded line.
+
+use std::time::Duration;
 
 use keiro_experiment::{
     campaign::{Campaign, Options},
     laboratory::{Laboratory, Programs},
     plan::Plan,
+    recorded::{RecordedRequest, RecordedRunner, Transport},
     report::Report,
 };
+use keiro_link::Trace;
 
 /// Small transfers over the LAN, once; `None` without root.
 fn run(settings: &[&str]) -> Option<(Report, tempfile::TempDir)> {
@@ -109,4 +114,51 @@ fn a_buffer_that_fills_holds_up_what_is_behind_it() {
     assert!(of("overhead below lan") < 0.2, "{}", report.table());
     // They end after the first half of the standstill.
     assert!(of("overhead above lan") > 0.2, "{}", report.table());
+}
+
+#[test]
+fn a_kernel_connection_over_a_recorded_line_queues_and_delays_the_thin_application() {
+    if !Laboratory::is_possible() {
+        eprintln!("not root: nothing was run in the laboratory");
+        return;
+    }
+    let plan = Plan::find("uplinks/recorded").expect("it is built in");
+    let recorded = plan.recorded().expect("of recordings");
+    // 6 Mbit/s.
+    let lines: String = (1..=1500).map(|step| format!("{}\n", step * 2)).collect();
+    let trace = Trace::from_mahimahi(&lines).expect("a recording");
+    let programs = Programs {
+        keiro: "keiro-is-not-used".into(),
+        keiro_lab: "keiro-lab-is-not-used".into(),
+    };
+    let mut laboratory = Laboratory::new(programs, None);
+    let request = RecordedRequest {
+        recorded,
+        link: &recorded.links[0],
+        trace: &trace,
+        transports: &[Transport::Cubic, Transport::Alone],
+        seed: 1,
+        duration: Duration::from_secs(3),
+        drain: Duration::from_secs(2),
+    };
+    let outcome = RecordedRunner::run(&mut laboratory, &request, &mut |_| {});
+    let outcome = outcome.unwrap_or_else(|error| panic!("{error:#}"));
+    let [cubic, alone] = [Transport::Cubic, Transport::Alone].map(|of| &outcome.carried[&of]);
+    let most = 6_000_000 / 8 * 3;
+    assert!(
+        (most / 4..most).contains(&cubic.received_bytes),
+        "{cubic:?}"
+    );
+    assert_eq!(alone.received_bytes, 0);
+    // CUBIC fills a buffer of a second; alone a datagram waits for the next opportunity only.
+    assert!(cubic.queue_p95_ms > Some(100.0), "{:?}", cubic.queue_p95_ms);
+    assert!(alone.queue_p95_ms < Some(10.0), "{:?}", alone.queue_p95_ms);
+    assert_eq!(alone.thin_ms.len(), 60);
+    let mut delays: Vec<f64> = alone
+        .thin_ms
+        .iter()
+        .map(|ms| ms.expect("none is lost"))
+        .collect();
+    delays.sort_by(f64::total_cmp);
+    assert!((25.0..60.0).contains(&delays[30]), "{delays:?}");
 }

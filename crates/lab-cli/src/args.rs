@@ -215,6 +215,9 @@ pub(crate) struct ExperimentRun {
     /// Compare with KCP and QUIC too, by this program, which benches/transaction-peers builds
     #[arg(long, value_name = "PROGRAM", value_hint = ValueHint::ExecutablePath)]
     pub(crate) peers: Option<PathBuf>,
+    /// Replay the recorded lines in this directory; KEIRO_TRACES if not given
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) traces: Option<PathBuf>,
     /// Print rows and manifest as a JSON document instead of text; an array if there are several
     /// experiments
     #[arg(long)]

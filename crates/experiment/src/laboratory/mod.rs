@@ -6,6 +6,7 @@ mod egress;
 mod gateways;
 mod messages;
 mod parameters;
+mod recorded;
 mod transactions;
 mod transfers;
 mod trials;
@@ -33,6 +34,7 @@ use crate::{
     parameters::StudyRunner,
     predict,
     record::{EmulatorReport, MessageRecord},
+    recorded::RecordedRunner,
     row::Source,
     runner::{Arrived, Outcome, Progress, Request, Runner},
     setup::{Assignment, GENERATED_TOPOLOGY, Setup, Transport},
@@ -144,6 +146,10 @@ impl Runner for Laboratory {
     }
 
     fn transfers(&mut self) -> Option<&mut dyn TransferRunner> {
+        Some(self)
+    }
+
+    fn recorded(&mut self) -> Option<&mut dyn RecordedRunner> {
         Some(self)
     }
 

@@ -3,6 +3,7 @@
 mod churn;
 mod parameters;
 mod plans;
+mod recorded;
 mod runners;
 mod tenants;
 mod transactions;

@@ -98,6 +98,7 @@ fn every_plan_of_this_repository_is_valid_and_named_after_its_folder() {
         expected.insert(0, format!("aggregation/{name}"));
     }
     expected.push("prediction/error".to_owned());
+    expected.push("uplinks/recorded".to_owned());
     assert_eq!(ids, expected);
     for plan in &plans {
         assert_eq!(Plan::find(&plan.id).unwrap().id, plan.id);
@@ -106,13 +107,15 @@ fn every_plan_of_this_repository_is_valid_and_named_after_its_folder() {
         let of_trials = plan.trials().map(|trials| trials.targets.len());
         let of_sharing = plan.sharing().map(|sharing| sharing.targets.len());
         let of_churn = plan.churn().map(|churn| churn.targets.len());
+        let of_recorded = plan.recorded().map(|recorded| recorded.targets.len());
         let of_transfers = plan.transfers().map(|transfers| transfers.targets.len());
         let of_kind = of_transactions
             .or(of_study)
             .or(of_trials)
             .or(of_sharing)
             .or(of_transfers)
-            .or(of_churn);
+            .or(of_churn)
+            .or(of_recorded);
         let targets = plan.targets.len() + of_kind.unwrap_or(0);
         let asks = targets > 0 || plan.accuracy().is_some();
         assert!(asks, "{} asks for nothing", plan.id);

@@ -79,6 +79,8 @@ fn plans(args: &args::ExperimentRun) -> Result<Vec<Plan>, Failure> {
     for file in &args.plan {
         plans.push(Plan::read(file)?);
     }
+    let from_environment = || std::env::var_os("KEIRO_TRACES").map(PathBuf::from);
+    let traces = args.traces.clone().or_else(from_environment);
     let mut varied = Vec::new();
     for mut plan in plans {
         plan = plan.with(&args.set)?;
@@ -87,6 +89,9 @@ fn plans(args: &args::ExperimentRun) -> Result<Vec<Plan>, Failure> {
         }
         if let Some(repeats) = args.pause_repeats {
             plan = plan.with_pause_repeats(repeats)?;
+        }
+        if let Some(directory) = &traces {
+            plan = plan.with_traces(directory.clone());
         }
         varied.push(plan);
     }
