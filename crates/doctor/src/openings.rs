@@ -1,4 +1,4 @@
-//! What has to be changed in a machine's firewall so that a gateway's packets pass: by whoever owns the chain that drops
+//! What has to be changed in a machine's firewall so that a gateway's packets pass: by the program that owns the chain that drops
 //! them.
 //!
 //! Pure: the firewall is an argument, and what is decided is data. An accept rule in a table of our own would open

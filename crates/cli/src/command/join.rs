@@ -31,7 +31,7 @@ use super::{
     keys,
     machine::Machine,
     openings::{self, Wanted},
-    program::{Output, run},
+    program::{Output, output},
 };
 use crate::{args, failure::Failure, output::message};
 
@@ -180,7 +180,7 @@ impl Networks {
             return Err(Failure::usage(what, try_this));
         }
         if !args.map.is_empty()
-            && let Output::NoProgram = run(Command::new("nft").arg("--version"))
+            && let Output::NoTool = output(Command::new("nft").arg("--version"), 4096)
         {
             return Err(
                 Failure::new("a mapping needs the program nft, which is not here")

@@ -50,7 +50,10 @@ pub(super) fn output(command: &mut Command, bytes_max: u64) -> Output {
             let messages = messages.and_then(|of| of.recv_timeout(TIME_MAX).ok()?.ok());
             let messages = messages.unwrap_or_default();
             let messages = String::from_utf8_lossy(&messages);
-            let first = messages.lines().map(str::trim).find(|line| !line.is_empty());
+            let first = messages
+                .lines()
+                .map(str::trim)
+                .find(|line| !line.is_empty());
             Output::Failed(first.map_or(status.to_string(), str::to_owned))
         }
         (Some(_), Err(error)) => Output::Failed(error.to_string()),

@@ -1,4 +1,4 @@
-//! Joins behind closed firewalls: what is opened, by whom, and that it is closed again.
+//! Joins behind closed firewalls: what is opened, by which program, and that it is closed again.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 

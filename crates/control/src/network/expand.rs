@@ -18,7 +18,8 @@ use super::{DEFAULT_APP, PublicRegistry, PublishedHub, Registry, Replica};
 use crate::{
     config::{
         App, AppIndex, AppNeeds, Class, Config, DEFAULT_REASSEMBLY_MAX, Learned, Membership, Name,
-        Peer, PeerIndex, PeerOrigin, PrefixOwner, REASSEMBLY_MIN, Tenant, TenantPeer, reached_at,
+        Peer, PeerEndpoint, PeerIndex, PeerOrigin, PrefixOwner, REASSEMBLY_MIN, Tenant, TenantPeer,
+        reached_at,
     },
     key::{PresharedKey, PublicKey},
 };
