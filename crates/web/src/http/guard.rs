@@ -125,6 +125,10 @@ fn refusal(site: &Site, remote: Remote, request: &Request) -> Option<Response> {
     if let Some(response) = host_refusal(site, uri, headers) {
         return Some(response);
     }
+    if is_embedded_elsewhere(headers) {
+        let what = "another site has asked for this page";
+        return Some(plain(StatusCode::FORBIDDEN, what, "a link instead"));
+    }
     let allowed_bytes = if is_post { BODY_BYTES_MAX } else { 0 };
     let body_bytes = headers
         .get(header::CONTENT_LENGTH)
@@ -177,6 +181,14 @@ fn host_refusal(site: &Site, uri: &Uri, headers: &HeaderMap) -> Option<Response>
             "",
         )),
     }
+}
+
+/// Another site asks for a part of a page of its own, so that it would use up connections and live pages. A link from
+/// there may lead here.
+fn is_embedded_elsewhere(headers: &HeaderMap) -> bool {
+    let is = |name: &str, value: &str| headers.get(name).is_some_and(|other| other == value);
+    let is_elsewhere = is("sec-fetch-site", "cross-site") || is("sec-fetch-site", "same-site");
+    is_elsewhere && !is("sec-fetch-mode", "navigate")
 }
 
 /// A browser says where a form is from; what says nothing is refused.

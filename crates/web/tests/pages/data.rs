@@ -120,9 +120,18 @@ fn what_is_supposed_is_planned_and_compared_with_the_present() {
 #[test]
 fn a_link_of_another_site_does_not_make_the_gateway_plan() {
     let served = Served::start();
-    let request = "GET /tokyo/what-if?lose=wan0 HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: cross-site\r\nConnection: close\r\n\r\n";
-    let reply = served.send(request);
-    assert_eq!(reply.status, 200);
+    let from_elsewhere = |place: &str, mode: &str| {
+        served.send(&format!(
+            "GET /tokyo/{place} HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: {mode}\r\n\
+             Connection: close\r\n\r\n"
+        ))
+    };
+    assert_eq!(from_elsewhere("what-if?lose=wan0", "navigate").status, 200);
+    // Images, scripts and followed pages of another site would use up what viewers share.
+    for mode in ["no-cors", "cors"] {
+        assert_eq!(from_elsewhere("live/", mode).status, 403);
+        assert_eq!(from_elsewhere("apps", mode).status, 403);
+    }
     assert_eq!(served.gateway().asked("plan"), 0);
 }
 
