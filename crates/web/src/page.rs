@@ -23,7 +23,7 @@ use maud::{Markup, html};
 pub(crate) use self::place::Place;
 use crate::{
     http::Site,
-    source::{Needs, Source, Trouble, View},
+    source::{Fault, Needs, Source, View},
     text,
 };
 
@@ -127,13 +127,13 @@ pub(crate) async fn gateways(site: &Site) -> Markup {
                 @if let Some(data) = &view.data {
                     @let status = &data.status;
                     td { (text::name(&status.name)) }
-                    td { @match &view.trouble { Some(trouble) => (part::bad(&trouble.what)), None => (part::good("running")) } }
+                    td { @match &view.fault { Some(fault) => (part::bad(&fault.what)), None => (part::good("running")) } }
                     td class="n" { (status.apps_target_met) " of " (status.apps_with_target) }
                     td class="n" { (status.paths_up) " of " (status.paths) }
                     td class="n" { (status.peers_up) " of " (status.peers) }
                 } @else {
                     td { (text::NONE) }
-                    td { @match &view.trouble { Some(trouble) => (part::bad(&trouble.what)), None => "is asked" } }
+                    td { @match &view.fault { Some(fault) => (part::bad(&fault.what)), None => "is asked" } }
                     @for _ in 0..3 { td class="n" { (text::NONE) } }
                 }
             } } }
@@ -142,8 +142,8 @@ pub(crate) async fn gateways(site: &Site) -> Markup {
 }
 
 /// Why an answer is missing, with the next step.
-fn trouble(trouble: &Trouble) -> Markup {
+fn fault(fault: &Fault) -> Markup {
     html! {
-        p class="note bad" { (text::sentence(&trouble.what)) "." @if !trouble.next.is_empty() { " Next: " (text::sentence(&trouble.next)) "." } }
+        p class="note bad" { (text::sentence(&fault.what)) "." @if !fault.next.is_empty() { " Next: " (text::sentence(&fault.next)) "." } }
     }
 }

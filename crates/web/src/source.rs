@@ -6,9 +6,9 @@
 
 mod ask;
 pub(crate) mod events;
+mod fault;
 mod poll;
 pub(crate) mod record;
-mod trouble;
 
 use std::{
     path::PathBuf,
@@ -25,8 +25,8 @@ use tokio::sync::watch;
 
 pub(crate) use self::{
     ask::Answer,
+    fault::Fault,
     poll::{Data, View},
-    trouble::Trouble,
 };
 use self::{ask::Asker, events::Events, record::Record};
 
@@ -143,7 +143,7 @@ impl Source {
         let has_needs = |view: &View| {
             let data = view.data.as_ref();
             needs == Needs::Usual
-                || view.trouble.is_some()
+                || view.fault.is_some()
                 || data.is_some_and(|data| data.tenants.is_some())
         };
         let is_fresh = |view: &Arc<View>| view.is_recent(Instant::now()) && has_needs(view);
@@ -245,13 +245,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// An answer to another question than was asked.
-pub(crate) fn unexpected(response: &Response) -> Trouble {
+pub(crate) fn unexpected(response: &Response) -> Fault {
     let name = serde_json::to_value(response).ok();
     let name = name
         .as_ref()
         .and_then(|value| value["response"].as_str().map(str::to_owned));
     let name = name.unwrap_or_else(|| "unknown".to_owned());
-    Trouble::new(
+    Fault::new(
         format!("the gateway answered `{name}`, which was not asked"),
         "install `keiro-web` and the gateway from one version",
     )

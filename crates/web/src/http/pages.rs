@@ -24,7 +24,7 @@ pub(super) struct Rendered(Mutex<BTreeMap<(String, Place), Slot>>);
 /// A page and the number of the poll that it is of. Who wants the same meanwhile waits for the lock.
 type Slot = Arc<tokio::sync::Mutex<Option<(u64, Arc<Page>)>>>;
 
-/// Pages that are kept; all that are not being made are forgotten at more. Ours.
+/// Pages that are kept; those that are not in use are forgotten at more. Ours.
 const KEPT_MAX: usize = 64;
 
 impl Rendered {

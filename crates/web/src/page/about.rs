@@ -28,7 +28,7 @@ pub(super) fn page(site: &Site, source: &Source, view: &View) -> Page {
                 ("Gateway", gateway),
                 ("Control socket", html! { code { (text::name(&source.socket())) } }),
                 ("Pages serve since", part::time(site.started)),
-                ("Gateway is asked", html! { "every " (text::seconds(view.interval.as_secs_f64())) " while somebody looks, every 30 s otherwise" }),
+                ("Gateway is asked", html! { "every " (text::seconds(view.interval.as_secs_f64())) " while a page is open, every 30 s otherwise" }),
                 ("Live pages", html! { (site.viewers()) " of " (VIEWERS_MAX) }),
                 ("Connections", html! { (CONNECTIONS_MAX) " at most" }),
             ]))

@@ -12,10 +12,9 @@ use keiro_control::{
 use maud::{Markup, html};
 
 use super::{
-    Page, app_table, events,
+    Page, app_table, events, fault,
     part::{self, facts, heads, judged, link, number, path_link, unix},
     place::{Place, Span, Supposed},
-    trouble,
 };
 use crate::{
     drawing::{Band, Chart, Line, Mark, Unit},
@@ -99,8 +98,8 @@ fn why(answer: &Answer, base: &str) -> Markup {
             h2 id="why-head" { "Why it is there" }
             @match answer.as_deref() {
                 Ok(Response::Explanation(explanation)) => (explanation_part(explanation, base)),
-                Ok(other) => (trouble(&unexpected(other))),
-                Err(error) => (trouble(error)),
+                Ok(other) => (fault(&unexpected(other))),
+                Err(error) => (fault(error)),
             }
         }
     }
@@ -203,8 +202,8 @@ fn measured(source: &Source, app: &AppSnapshot, base: &str, span: Span, answer: 
             (part::spans(base, span, |span| Place::App { name: name.clone(), span }))
             @match answer.as_deref() {
                 Ok(Response::AppHistory(history)) => (charts(source, app, span, history)),
-                Ok(other) => (trouble(&unexpected(other))),
-                Err(error) => (trouble(error)),
+                Ok(other) => (fault(&unexpected(other))),
+                Err(error) => (fault(error)),
             }
         }
     }

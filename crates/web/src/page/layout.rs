@@ -29,7 +29,7 @@ pub(crate) fn page(site: &Site, source: &Source, place: &Place, page: &Page) -> 
                     a href={ (base) "/" (main.address()) } aria-current=[current] { (main.title()) }
                 } } } }
             }
-            section aria-label="State of the gateway" {
+            section class="status" aria-label="State of the gateway" {
                 @if let Some(state) = state { (piece(state)) }
                 p id="connection" role="status" { "Without JavaScript this page does not update by itself: reload it for new data." }
             }
@@ -131,11 +131,11 @@ pub(super) fn state(view: &View) -> Markup {
     let ours = keiro_control::protocol::PROTOCOL_VERSION;
     let theirs = view.data.as_ref().map(|data| data.version.protocol_version);
     html! {
-        @match (&view.trouble, &view.data) {
-            (Some(trouble), _) => div class="state bad" {
-                p { strong { (text::sentence(&trouble.what)) "." }
+        @match (&view.fault, &view.data) {
+            (Some(fault), _) => div class="state bad" {
+                p { strong { (text::sentence(&fault.what)) "." }
                     @if let Some(age) = &age_text { " What is shown is " (age) " old." } }
-                @if !trouble.next.is_empty() { p { "Next: " (text::sentence(&trouble.next)) "." } }
+                @if !fault.next.is_empty() { p { "Next: " (text::sentence(&fault.next)) "." } }
             },
             (None, Some(data)) => div class="state" {
                 p { (super::part::good(if data.status.draining { "stopping" } else { "running" })) " for "

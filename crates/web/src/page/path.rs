@@ -9,11 +9,10 @@ use keiro_control::{
 use maud::{Markup, html};
 
 use super::{
-    Page, app_table, events, figures,
+    Page, app_table, events, fault, figures,
     part::{self, facts, link, unix},
     path_health::health_word,
     place::{Place, Span, Supposed},
-    trouble,
 };
 use crate::{
     drawing::{Band, Chart, Line, Mark, Unit},
@@ -156,8 +155,8 @@ fn measured(source: &Source, base: &str, name: &str, span: Span, answer: &Answer
             (part::spans(base, span, |span| Place::Path { name: name.to_owned(), span }))
             @match answer.as_deref() {
                 Ok(Response::PathHistory(history)) => (charts(source, span, history)),
-                Ok(other) => (trouble(&unexpected(other))),
-                Err(error) => (trouble(error)),
+                Ok(other) => (fault(&unexpected(other))),
+                Err(error) => (fault(error)),
             }
         }
     }
@@ -285,7 +284,7 @@ fn counters(paths: &[&PathSnapshot]) -> Markup {
             details { summary { "All counters to " (text::name(&path.peer)) }
                 (figures::table("Counters of the path", &path.stats.0))
                 @if let Some(socket) = &path.socket { (figures::table("Counters of its socket", &socket.0)) }
-                @if let Some(trouble) = path.trouble { p { "Trouble: " (word(&trouble)) } }
+                @if let Some(kind) = path.trouble { p { "Fault: " (word(&kind)) } }
             }
         }
     }

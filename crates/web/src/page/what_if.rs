@@ -11,13 +11,12 @@ use keiro_control::protocol::{
 use maud::{Markup, html};
 
 use super::{
-    Page,
+    Page, fault,
     part::{self, app_link, heads, judged, link, number, path_link},
     place::{Place, Supposed},
-    trouble,
 };
 use crate::{
-    source::{Answer, Data, Source, Trouble, unexpected},
+    source::{Answer, Data, Fault, Source, unexpected},
     text::{self, known, seconds, visible, word},
 };
 
@@ -146,7 +145,7 @@ fn form_part(data: &Data, base: &str, form: &Supposed) -> Markup {
     }
 }
 
-fn plan_of(answer: &Answer) -> Result<&PlanSnapshot, Trouble> {
+fn plan_of(answer: &Answer) -> Result<&PlanSnapshot, Fault> {
     match answer.as_deref() {
         Ok(Response::Plan(plan)) => Ok(plan),
         Ok(other) => Err(unexpected(other)),
@@ -161,7 +160,7 @@ fn result(base: &str, supposed: &[String], now: &Answer, then: &Answer) -> Marku
             p { "Supposed: " @for (index, change) in supposed.iter().enumerate() { @if index > 0 { ", " } code { (text::name(change)) } } }
             @match (plan_of(now), plan_of(then)) {
                 (Ok(now), Ok(then)) => (compared(base, now, then)),
-                (_, Err(error)) | (Err(error), _) => (trouble(&error)),
+                (_, Err(error)) | (Err(error), _) => (fault(&error)),
             }
         }
     }

@@ -15,12 +15,12 @@ use keiro_control::protocol::{Request, Response, client::Client};
 use tokio::sync::{Mutex, oneshot};
 
 use super::{
-    Shared, Trouble, lock,
+    Fault, Shared, lock,
     poll::{connect, is_broken},
 };
 
 /// What a gateway answered to a question, the same for all who ask it.
-pub(crate) type Answer = Result<Arc<Response>, Trouble>;
+pub(crate) type Answer = Result<Arc<Response>, Fault>;
 
 /// See the module.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ struct Question {
 
 /// Questions that wait. Ours: who comes later is asked to try again.
 const WAITING_MAX: usize = 16;
-/// Answers that are kept; all that no request waits for are forgotten at more. Ours.
+/// Answers that are kept; those that no page waits for are forgotten at more. Ours.
 const ANSWERS_MAX: usize = 64;
 /// How long one answer may take. Ours: planning for the largest configuration takes less than a second.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -130,7 +130,7 @@ fn answer(shared: &Shared, client: &mut Option<Client<UnixStream>>, request: &Re
         match connected.request(request) {
             Ok(response) => return Ok(Arc::new(response)),
             Err(error) => {
-                last = Trouble::unanswered(&error);
+                last = Fault::unanswered(&error);
                 if !is_broken(&error) {
                     break;
                 }
@@ -141,13 +141,13 @@ fn answer(shared: &Shared, client: &mut Option<Client<UnixStream>>, request: &Re
     Err(last)
 }
 
-fn busy() -> Trouble {
-    Trouble::new(
+fn busy() -> Fault {
+    Fault::new(
         format!("{WAITING_MAX} questions to the gateway wait already"),
         "try again in some seconds",
     )
 }
 
-fn ended() -> Trouble {
-    Trouble::new("the gateway was not asked", "try again")
+fn ended() -> Fault {
+    Fault::new("the gateway was not asked", "try again")
 }

@@ -16,7 +16,7 @@ use keiro_control::{
     },
 };
 
-use super::{Shared, Trouble, lock, poll::connect, unexpected};
+use super::{Fault, Shared, lock, poll::connect, unexpected};
 use crate::text::visible;
 
 /// Events, the newest last.
@@ -94,7 +94,7 @@ impl Events {
         self.number += 1;
     }
 
-    fn on_lost(&mut self, now: SystemTime, trouble: &Trouble) {
+    fn on_lost(&mut self, now: SystemTime, fault: &Fault) {
         if self.followed_since.take().is_none() {
             return;
         }
@@ -105,7 +105,7 @@ impl Events {
             subject: Subject::default(),
             sentence: format!(
                 "{}; events are missing from here on until it answers again",
-                trouble.what
+                fault.what
             ),
             count: 1,
         });
@@ -230,8 +230,8 @@ pub(super) fn start(shared: Arc<Shared>) {
         .name("events".into())
         .spawn(move || {
             while !shared.has_ended() {
-                let trouble = follow(&shared);
-                lock(&shared.events).on_lost(SystemTime::now(), &trouble);
+                let fault = follow(&shared);
+                lock(&shared.events).on_lost(SystemTime::now(), &fault);
                 shared.rest(RETRY);
             }
         })
@@ -239,25 +239,25 @@ pub(super) fn start(shared: Arc<Shared>) {
 }
 
 /// Follows until the connection ends, and gives the reason.
-fn follow(shared: &Shared) -> Trouble {
+fn follow(shared: &Shared) -> Fault {
     let mut client = match connect(&shared.socket, READ_TIMEOUT) {
         Ok(client) => client,
-        Err(trouble) => return trouble,
+        Err(fault) => return fault,
     };
     match client.request(&Request::Monitor {}) {
         Ok(Response::Monitoring {}) => {}
         Ok(other) => return unexpected(&other),
-        Err(error) => return Trouble::unanswered(&error),
+        Err(error) => return Fault::unanswered(&error),
     }
     lock(&shared.events).on_follow(SystemTime::now());
     while !shared.has_ended() {
         match next(&mut client) {
             Ok(Some(event)) => lock(&shared.events).on_event(&event),
             Ok(None) => {}
-            Err(error) => return Trouble::unanswered(&error),
+            Err(error) => return Fault::unanswered(&error),
         }
     }
-    Trouble::new("this process ends", "")
+    Fault::new("this process ends", "")
 }
 
 /// `None`: nothing happened for a while.
@@ -327,11 +327,11 @@ mod tests {
     #[test]
     fn a_lost_connection_is_a_line_of_its_own() {
         let mut events = Events::default();
-        let trouble = Trouble::new("the gateway closed the connection", "");
-        events.on_lost(SystemTime::now(), &trouble);
+        let fault = Fault::new("the gateway closed the connection", "");
+        events.on_lost(SystemTime::now(), &fault);
         assert_eq!(events.newest().count(), 0);
         events.on_follow(SystemTime::now());
-        events.on_lost(SystemTime::now(), &trouble);
+        events.on_lost(SystemTime::now(), &fault);
         let line = events.newest().next().unwrap();
         assert_eq!(line.kind, "gap");
         assert!(

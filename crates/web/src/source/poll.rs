@@ -15,7 +15,7 @@ use keiro_control::protocol::{
 };
 use tokio::sync::watch;
 
-use super::{Shared, Trouble, is_looked_at, lock, unexpected};
+use super::{Fault, Shared, is_looked_at, lock, unexpected};
 
 /// What is known of a gateway.
 #[derive(Clone, Debug, Default)]
@@ -25,7 +25,7 @@ pub(crate) struct View {
     /// The last complete answers; absent: there were none yet.
     pub(crate) data: Option<Arc<Data>>,
     /// Why there are no newer ones; absent: `data` is of the last poll.
-    pub(crate) trouble: Option<Trouble>,
+    pub(crate) fault: Option<Fault>,
     polled: Option<Instant>,
     /// The time until the next poll, while a page is open.
     pub(crate) interval: Duration,
@@ -48,9 +48,10 @@ pub(crate) struct Data {
 /// How often a gateway is asked while a page is open, and otherwise. Ours.
 const INTERVAL: Duration = Duration::from_secs(1);
 const INTERVAL_IDLE: Duration = Duration::from_secs(30);
-/// An interval is this many times what the last poll took, at least: a gateway with much to say is asked more rarely.
-/// Ours: a twentieth of one core, of the gateway's control thread and of this process together.
-const INTERVALS_PER_POLL: u32 = 20;
+/// An interval is this many times what the last poll took, so that a gateway with much to say, or on a busy machine, is
+/// asked more rarely; but never longer than [`INTERVAL_MAX`]. Ours.
+const INTERVALS_PER_POLL: u32 = 5;
+const INTERVAL_MAX: Duration = Duration::from_secs(10);
 /// How long one answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -83,18 +84,18 @@ fn run(shared: &Shared, views: &watch::Sender<Arc<View>>) {
             Ok(data) => {
                 lock(&shared.record).on_poll(data.at, &data.apps);
                 view.data = Some(Arc::new(data));
-                view.trouble = None;
+                view.fault = None;
             }
-            Err(trouble) => {
+            Err(fault) => {
                 client = None;
-                view.trouble = Some(trouble);
+                view.fault = Some(fault);
             }
         }
         let now = Instant::now();
         let took = now.saturating_duration_since(begun);
         view.number += 1;
         view.polled = Some(now);
-        view.interval = (took * INTERVALS_PER_POLL).clamp(INTERVAL, INTERVAL_IDLE);
+        view.interval = (took * INTERVALS_PER_POLL).clamp(INTERVAL, INTERVAL_MAX);
         views.send_replace(Arc::new(view.clone()));
         wait(shared, now, view.interval, tenants);
     }
@@ -108,7 +109,7 @@ fn wait(shared: &Shared, polled: Instant, interval: Duration, had_tenants: bool)
         let elapsed = now.saturating_duration_since(polled);
         let needs_tenants = !had_tenants && is_looked_at(wanted.tenants, now);
         let due = match is_looked_at(wanted.looked, now) {
-            // What a page needs and was not asked for comes at once.
+            // What no page has needed so far comes at once.
             true if needs_tenants => Duration::ZERO,
             true => interval,
             false => INTERVAL_IDLE,
@@ -122,8 +123,8 @@ fn wait(shared: &Shared, polled: Instant, interval: Duration, had_tenants: bool)
 }
 
 /// A connection with a limit for every answer.
-pub(super) fn connect(socket: &Path, timeout: Duration) -> Result<Client<UnixStream>, Trouble> {
-    let unreachable = |error| Trouble::unreachable(socket, &error);
+pub(super) fn connect(socket: &Path, timeout: Duration) -> Result<Client<UnixStream>, Fault> {
+    let unreachable = |error| Fault::unreachable(socket, &error);
     let stream = UnixStream::connect(socket).map_err(unreachable)?;
     stream
         .set_read_timeout(Some(timeout))
@@ -138,7 +139,7 @@ fn poll(
     socket: &Path,
     client: &mut Option<Client<UnixStream>>,
     tenants: bool,
-) -> Result<Data, Trouble> {
+) -> Result<Data, Fault> {
     let client = match client {
         Some(client) => client,
         None => client.insert(connect(socket, ANSWER_TIMEOUT)?),
@@ -146,7 +147,7 @@ fn poll(
     let mut ask = |request: &Request| {
         client
             .request(request)
-            .map_err(|error| Trouble::unanswered(&error))
+            .map_err(|error| Fault::unanswered(&error))
     };
     let version = match ask(&Request::Version {})? {
         Response::Version(version) => version,

@@ -19,7 +19,7 @@ type Sample = (f64, f32);
 
 /// Between two samples, at least. Ours: a poll while no page is open is rarer.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// What is asked at least so often, while no page is open.
+/// What is asked at least so often, when no page is open.
 pub(crate) const ROW_SECONDS: f64 = 30.0;
 const KEPT_FOR: Duration = Duration::from_secs(3600);
 /// Applications of which samples are kept. Ours: 6 MB in all.

@@ -9,12 +9,12 @@ use keiro_control::protocol::{ErrorCode, client::ClientError};
 
 /// What is wrong, and the next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Trouble {
+pub(crate) struct Fault {
     pub(crate) what: String,
     pub(crate) next: String,
 }
 
-impl Trouble {
+impl Fault {
     pub(crate) fn new(what: impl Into<String>, next: impl Into<String>) -> Self {
         Self {
             what: what.into(),
