@@ -23,6 +23,9 @@ pub(crate) struct Cli {
     /// another
     #[arg(long = "socket", value_name = "[NAME=]FILE", default_value = DEFAULT_CONTROL_SOCKET, value_hint = ValueHint::FilePath)]
     pub(crate) sockets: Vec<SocketName>,
+    /// The control socket of a daemon of the egress suite, shown on a page of its own; repeat it for several
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) egress: Vec<PathBuf>,
     /// Where to listen. An address that other machines reach needs --token-file, or --proxy and --proxy-header
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7680")]
     pub(crate) listen: SocketAddr,

@@ -33,7 +33,7 @@ use tokio_io_timeout::TimeoutStream;
 pub(crate) use self::assets::address as asset_address;
 use self::{access::Access, guard::Hosts, pages::Rendered};
 use crate::{
-    source::{SocketName, Source},
+    source::{SocketName, Source, egress::Egress},
     text,
 };
 
@@ -51,6 +51,8 @@ pub struct Options {
     pub listen: Listen,
     /// One at least.
     pub sockets: Vec<SocketName>,
+    /// Control sockets of daemons of the egress suite.
+    pub egress: Vec<PathBuf>,
     pub access: Access,
     /// Names by which browsers reach the server, beside addresses of this machine.
     pub hosts: Vec<String>,
@@ -83,6 +85,7 @@ const CONNECTION_TIME_MAX: Duration = Duration::from_secs(2 * 3600);
 #[derive(Debug)]
 pub(crate) struct Site {
     pub(crate) sources: Vec<Source>,
+    pub(crate) egress: Vec<Egress>,
     pub(crate) started: SystemTime,
     access: Access,
     hosts: Hosts,
@@ -124,6 +127,7 @@ pub async fn serve(
         sources: started
             .map(|(name, socket)| Source::start(name, socket.path))
             .collect(),
+        egress: options.egress.into_iter().map(Egress::new).collect(),
         started: SystemTime::now(),
         access: options.access,
         hosts: Hosts::new(&options.listen, options.hosts),

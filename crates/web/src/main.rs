@@ -98,6 +98,7 @@ fn options(cli: Cli) -> Result<Options, Failure> {
     Ok(Options {
         listen,
         sockets: cli.sockets,
+        egress: cli.egress,
         access,
         hosts: cli.hosts,
     })

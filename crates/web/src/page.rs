@@ -5,6 +5,7 @@ mod app;
 mod app_table;
 mod apps;
 mod config;
+mod egress;
 mod events;
 mod figures;
 pub(crate) mod layout;
@@ -90,11 +91,13 @@ pub(crate) async fn render(site: &Site, source: &Source, view: &View, place: &Pl
             Place::Path { name, span } => path::page(source, data, &base, name, *span).await,
             Place::WhatIf(form) => what_if::page(source, data, &base, form).await,
             Place::Tenants => tenants::page(data, &base),
+            Place::Egress => egress::page(site).await,
             Place::Network => network::page(data, &base),
             Place::Events(filter) => events::page(source, &base, filter),
             Place::Config => config::page(data),
             Place::About => about::page(site, source, view),
         },
+        None if *place == Place::Egress => egress::page(site).await,
         None if *place == Place::About => about::page(site, source, view),
         None => Page::new(place.title()).fixed(html! {
             p { "Nothing is known of this gateway yet. This page shows it as soon as it answers." }

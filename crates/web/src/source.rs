@@ -5,6 +5,7 @@
 //! number of viewers.
 
 mod ask;
+pub(crate) mod egress;
 pub(crate) mod events;
 mod fault;
 mod poll;

@@ -24,8 +24,8 @@ pub(crate) fn page(site: &Site, source: &Source, place: &Place, page: &Page) -> 
             header {
                 a class="brand" href="/" { "Keiro" }
                 span class="gateway" { (source.name) }
-                nav aria-label="Pages" { ul { @for main in Place::main() { li {
-                    @let current = place.is_below(&main).then_some("page");
+                nav aria-label="Pages" { ul { @for main in Place::main().iter().filter(|main| **main != Place::Egress || !site.egress.is_empty()) { li {
+                    @let current = place.is_below(main).then_some("page");
                     a href={ (base) "/" (main.address()) } aria-current=[current] { (main.title()) }
                 } } } }
             }

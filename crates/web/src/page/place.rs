@@ -16,6 +16,7 @@ pub(crate) enum Place {
     Path { name: String, span: Span },
     WhatIf(Supposed),
     Tenants,
+    Egress,
     Network,
     Events(Filter),
     Config,
@@ -138,6 +139,7 @@ impl Place {
                 latency: field("latency"),
             }),
             ["tenants"] => Self::Tenants,
+            ["egress"] => Self::Egress,
             ["network"] => Self::Network,
             ["events"] => Self::Events(Filter {
                 search: field("search"),
@@ -169,6 +171,7 @@ impl Place {
             Self::Path { name, span } => format!("paths/{}{}", segment(name), span_query(*span)),
             Self::WhatIf(supposed) => format!("what-if{}", query(&supposed.fields())),
             Self::Tenants => "tenants".to_owned(),
+            Self::Egress => "egress".to_owned(),
             Self::Network => "network".to_owned(),
             Self::Events(filter) => {
                 let fields = [
@@ -192,6 +195,7 @@ impl Place {
             Self::Paths => "Paths",
             Self::WhatIf(_) => "What if",
             Self::Tenants => "Tenants",
+            Self::Egress => "Egress",
             Self::Network => "Network",
             Self::Events(_) => "Events",
             Self::Config => "Configuration",
@@ -215,13 +219,14 @@ impl Place {
     }
 
     /// Those that the navigation leads to.
-    pub(crate) fn main() -> [Self; 9] {
+    pub(crate) fn main() -> [Self; 10] {
         [
             Self::Overview,
             Self::Apps(List::default()),
             Self::Paths,
             Self::WhatIf(Supposed::default()),
             Self::Tenants,
+            Self::Egress,
             Self::Network,
             Self::Events(Filter::default()),
             Self::Config,

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::{fake::FakeGateway, served::Served};
 
 /// Every page of a gateway.
-const PLACES: [&str; 12] = [
+const PLACES: [&str; 13] = [
     "",
     "apps",
     "apps/A1",
@@ -16,6 +16,7 @@ const PLACES: [&str; 12] = [
     "what-if",
     "what-if?lose=wan0",
     "tenants",
+    "egress",
     "network",
     "events",
     "config",
@@ -115,6 +116,47 @@ fn what_is_supposed_is_planned_and_compared_with_the_present() {
     assert_eq!(served.gateway().asked("plan"), 2);
     let page = served.page("what-if?set=wan0&rate=fast");
     assert_shows(&page, "what-if", &["role=\"alert\"", "fast"]);
+}
+
+#[test]
+fn the_egress_page_shows_what_its_daemon_answers_or_that_it_does_not() {
+    let served = Served::start();
+    assert_shows(
+        &served.page("egress"),
+        "egress",
+        &["does not answer", "systemctl status keiro-asbr"],
+    );
+    let listener =
+        std::os::unix::net::UnixListener::bind(served.directory.path().join("egress.sock"))
+            .unwrap();
+    let daemon = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(&stream), &mut request).unwrap();
+        assert_eq!(request, "\"status\"\n");
+        let answer = json!({"status": {"role": "asbr", "asn": 65000, "router_id": "192.0.2.1",
+            "neighbours": [{"name": "rr<b>", "address": "192.0.2.9", "asn": 65010, "state": "open_sent", "last_error": "hold timer",
+                            "routes": {"vpnv6": 12, "ipv4": 30}}],
+            "peers": [{"name": "transit-a", "sid": "fd00:51d::a", "routes": 42, "kernel": {"routes": 42, "entered": true}}]}});
+        std::io::Write::write_all(&mut stream, answer.to_string().as_bytes()).unwrap();
+    });
+    let page = keiro_testing::eventually("the daemon's answer", || {
+        let page = served.page("egress");
+        page.contains("transit-a").then_some(page)
+    });
+    daemon.join().unwrap();
+    assert_shows(
+        &page,
+        "egress",
+        &[
+            "rr&lt;b&gt;",
+            "open sent",
+            "65010",
+            "42",
+            "hold timer",
+            "fd00:51d::a",
+        ],
+    );
 }
 
 #[test]

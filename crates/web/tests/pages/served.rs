@@ -65,6 +65,7 @@ impl Served {
                 name: Some("tokyo".into()),
                 path: socket,
             }],
+            egress: vec![directory.path().join("egress.sock")],
             hosts: Vec::new(),
         };
         let (sender, receiver) = mpsc::channel();
