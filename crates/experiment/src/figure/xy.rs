@@ -39,6 +39,25 @@ const BOTTOM: i32 = 48;
 /// About that many marks on an axis.
 const MARKS: f64 = 6.0;
 
+/// Where values are on the canvas.
+#[derive(Clone, Copy)]
+struct Scale {
+    /// Pixels.
+    width: i32,
+    /// The values at the ends of the axes.
+    ends: (f64, f64),
+}
+
+impl Scale {
+    fn at(self, point: (f64, f64)) -> (i32, i32) {
+        let (x, y) = point;
+        let (x_end, y_end) = self.ends;
+        let across = (f64::from(self.width) * (x / x_end).clamp(0.0, 1.0)).round() as i32;
+        let up = (f64::from(HEIGHT) * (y / y_end).clamp(0.0, 1.0)).round() as i32;
+        (LEFT + across, TOP + HEIGHT - up)
+    }
+}
+
 impl XyFigure {
     /// Draws the figure.
     ///
@@ -68,62 +87,45 @@ impl XyFigure {
     }
 
     fn body(&self, canvas: &Canvas<'_>) -> PlotResult<()> {
-        let width = canvas.dim_in_pixel().0 as i32 - LEFT - RIGHT;
-        let (x_end, y_end) = self.ends();
-        let at = |(x, y): (f64, f64)| {
-            let across = (f64::from(width) * (x / x_end).clamp(0.0, 1.0)).round() as i32;
-            let up = (f64::from(HEIGHT) * (y / y_end).clamp(0.0, 1.0)).round() as i32;
-            (LEFT + across, TOP + HEIGHT - up)
+        let scale = Scale {
+            width: canvas.dim_in_pixel().0 as i32 - LEFT - RIGHT,
+            ends: self.ends(),
         };
-        let bottom = TOP + HEIGHT;
+        self.draw_axes(canvas, scale)?;
+        self.draw_series(canvas, scale)?;
+        self.draw_names(canvas, scale)
+    }
+
+    fn draw_axes(&self, canvas: &Canvas<'_>, scale: Scale) -> PlotResult<()> {
+        let (width, bottom) = (scale.width, TOP + HEIGHT);
+        let (x_end, y_end) = scale.ends;
         for y in marks(y_end) {
-            let (_, down) = at((0.0, y));
+            let (_, down) = scale.at((0.0, y));
             let line = [(LEFT, down), (LEFT + width, down)];
             canvas.draw(&PathElement::new(line, GRID.stroke_width(1)))?;
-            label(
-                canvas,
-                &tick_text(y),
-                (LEFT - 8, down),
-                LABEL_SIZE - 2,
-                INK,
-                HPos::Right,
-            )?;
+            let place = (LEFT - 8, down);
+            let text = tick_text(y);
+            label(canvas, &text, place, LABEL_SIZE - 2, INK, HPos::Right)?;
         }
         for x in marks(x_end) {
-            let (across, _) = at((x, 0.0));
+            let (across, _) = scale.at((x, 0.0));
             let place = (across, bottom + 14);
-            label(
-                canvas,
-                &tick_text(x),
-                place,
-                LABEL_SIZE - 2,
-                INK,
-                HPos::Center,
-            )?;
+            let text = tick_text(x);
+            label(canvas, &text, place, LABEL_SIZE - 2, INK, HPos::Center)?;
         }
         let frame = [(LEFT, TOP), (LEFT, bottom), (LEFT + width, bottom)];
         canvas.draw(&PathElement::new(frame, MARK.stroke_width(1)))?;
-        label(
-            canvas,
-            &self.down,
-            (LEFT, TOP - 14),
-            LABEL_SIZE - 1,
-            INK,
-            HPos::Center,
-        )?;
+        let size = LABEL_SIZE - 1;
+        let place = (LEFT, TOP - 14);
+        label(canvas, &self.down, place, size, INK, HPos::Center)?;
         let place = (LEFT + width / 2, bottom + 34);
-        label(
-            canvas,
-            &self.across,
-            place,
-            LABEL_SIZE - 1,
-            INK,
-            HPos::Center,
-        )?;
-        let mut names = Vec::new();
+        label(canvas, &self.across, place, size, INK, HPos::Center)
+    }
+
+    fn draw_series(&self, canvas: &Canvas<'_>, scale: Scale) -> PlotResult<()> {
         for series in &self.series {
             for line in &series.lines {
-                let line: Vec<(i32, i32)> = line.iter().map(|point| at(*point)).collect();
+                let line: Vec<(i32, i32)> = line.iter().map(|point| scale.at(*point)).collect();
                 let dash = match series.hollow {
                     true => Dash::Dashed,
                     false => Dash::Solid,
@@ -135,27 +137,27 @@ impl XyFigure {
                     true => (5, series.colour.stroke_width(1)),
                     false => (3, series.colour.filled()),
                 };
-                canvas.draw(&Circle::new(at(*point), radius, style))?;
-            }
-            if let Some(last) = series.points.last() {
-                names.push((at(*last).1, series));
+                canvas.draw(&Circle::new(scale.at(*point), radius, style))?;
             }
         }
-        // Names beside the plot are moved apart where they would overlap, upwards from the axis.
+        Ok(())
+    }
+
+    /// Names beside the plot are moved apart where they would overlap, upwards from the axis.
+    fn draw_names(&self, canvas: &Canvas<'_>, scale: Scale) -> PlotResult<()> {
+        let named = self.series.iter().filter_map(|series| {
+            let last = series.points.last()?;
+            Some((scale.at(*last).1, series))
+        });
+        let mut names: Vec<_> = named.collect();
         names.sort_by_key(|(y, _)| std::cmp::Reverse(*y));
-        let mut free = bottom;
+        let mut free = TOP + HEIGHT;
         for (y, series) in names {
             let y = y.min(free);
             free = y - 17;
-            let place = (LEFT + width + 8, y);
-            label(
-                canvas,
-                &series.name,
-                place,
-                LABEL_SIZE - 1,
-                series.colour,
-                HPos::Left,
-            )?;
+            let place = (LEFT + scale.width + 8, y);
+            let (size, colour) = (LABEL_SIZE - 1, series.colour);
+            label(canvas, &series.name, place, size, colour, HPos::Left)?;
         }
         Ok(())
     }
