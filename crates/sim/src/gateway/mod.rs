@@ -33,7 +33,7 @@ use self::{
     drops::Drops,
     meter::Meter,
     queues::{ReceiveQueue, TransmitQueue},
-    streams::{Streams, Turn},
+    streams::{SignalOfStream, Streams, Turn},
 };
 use crate::{
     content,
@@ -538,9 +538,13 @@ impl Gateway {
                     signal,
                     ..
                 } => {
+                    let signal = SignalOfStream {
+                        app,
+                        stream,
+                        signal,
+                    };
                     let log = &mut self.log;
-                    self.streams
-                        .on_signal(now, app, stream, signal, self.incarnations, log);
+                    self.streams.on_signal(now, signal, self.incarnations, log);
                 }
             }
         }

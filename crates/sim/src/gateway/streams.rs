@@ -17,6 +17,14 @@ use crate::{
     seed,
 };
 
+/// A signal of the core about a stream of an application.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SignalOfStream {
+    pub(super) app: AppId,
+    pub(super) stream: StreamId,
+    pub(super) signal: StreamSignal,
+}
+
 /// All clients and servers of one gateway.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
@@ -145,12 +153,15 @@ impl Streams {
     pub(super) fn on_signal(
         &mut self,
         now: Instant,
-        app: AppId,
-        stream: StreamId,
-        signal: StreamSignal,
+        of_stream: SignalOfStream,
         incarnation: u32,
         log: &mut Log,
     ) {
+        let SignalOfStream {
+            app,
+            stream,
+            signal,
+        } = of_stream;
         if let StreamSignal::Opened { target } = signal {
             if stream.is_ours() || self.ends.contains_key(&stream) || target.is_some() {
                 let fault = format!("{now}: {stream:?} of {app:?}: {signal:?}");
