@@ -37,6 +37,8 @@ use crate::{args, failure::Failure, output::message};
 
 /// The tenant's device unless the hub's tenant has another number.
 const USUAL_DEVICE: &str = "keiro1";
+/// What is read of a program's version. Ours.
+const VERSION_BYTES_MAX: u64 = 4096;
 /// How long the hub may take to answer.
 const DEADLINE: Duration = Duration::from_secs(15);
 
@@ -89,7 +91,11 @@ pub(super) fn join(args: &args::Join) -> Result<(), Failure> {
     installed.keep_key();
     let configured = installed.configure(&files, &token, &enrolled, &machine, &networks)?;
     if !openings.all.is_empty() {
-        installed.open_firewall(&wanted(&configured.device));
+        let device = configured.device.clone();
+        installed.open_firewall(&Wanted {
+            device: &device,
+            ..wanted(USUAL_DEVICE)
+        });
     }
     installed.record(&files, &enrolled, configured)?;
     installed.keep();
@@ -104,6 +110,12 @@ pub(super) fn join(args: &args::Join) -> Result<(), Failure> {
             "this gateway is the network's second hub; {} stays the one that invites",
             enrolled.hub
         );
+        if !args.no_firewall {
+            openings::say_what_a_hub_needs(&Wanted {
+                is_hub: true,
+                ..wanted(USUAL_DEVICE)
+            });
+        }
     }
     files.start(&enrolled)
 }
@@ -180,7 +192,7 @@ impl Networks {
             return Err(Failure::usage(what, try_this));
         }
         if !args.map.is_empty()
-            && let Output::NoTool = output(Command::new("nft").arg("--version"), 4096)
+            && let Output::NoTool = output(Command::new("nft").arg("--version"), VERSION_BYTES_MAX)
         {
             return Err(
                 Failure::new("a mapping needs the program nft, which is not here")

@@ -65,6 +65,18 @@ pub(super) fn show(openings: &Openings) {
     }
 }
 
+/// Names what is still dropped that a hub needs, which was not confirmed.
+pub(super) fn say_what_a_hub_needs(wanted: &Wanted<'_>) {
+    let found = find(wanted);
+    if found.all.is_empty() {
+        return;
+    }
+    message!("the firewall drops what branches send to a hub; run");
+    for opening in &found.all {
+        message!("  {opening}");
+    }
+}
+
 /// Makes them, and says so. Those that were made; the others stay closed, and are named.
 pub(super) fn open(openings: &[Opening]) -> Vec<Opening> {
     let mut made = Vec::new();
