@@ -48,6 +48,8 @@ pub(crate) struct Mark {
 
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 100.0;
+/// What is greater than this many times the 95th percentile is above the picture. Ours.
+const USUAL_FACTOR: f64 = 2.0;
 /// Marks of one chart; the newest are drawn. Ours.
 const MARKS_MAX: usize = 50;
 
@@ -74,7 +76,7 @@ impl Chart<'_> {
                             }
                         }
                     }
-                    (self.legend())
+                    (self.legend(end))
                 }
             }
         }
@@ -104,7 +106,8 @@ impl Chart<'_> {
         }
     }
 
-    fn legend(&self) -> Markup {
+    fn legend(&self, end: f64) -> Markup {
+        let greatest = self.values().into_iter().fold(0.0, f64::max);
         html! {
             ul class="legend" {
                 @for (index, line) in self.lines.iter().enumerate() {
@@ -115,6 +118,9 @@ impl Chart<'_> {
                 }
                 @if let Some((label, level)) = self.level {
                     li class="level" { (label) ": " (self.unit.text(level)) }
+                }
+                @if greatest > end {
+                    li class="beyond" { "up to " (self.unit.text(greatest)) ", above the picture" }
                 }
                 @if !self.marks.is_empty() {
                     li class="mark" { (self.marks.len()) " events; their sentences are under Events" }
@@ -148,21 +154,28 @@ impl Chart<'_> {
         }
     }
 
+    /// The greatest value that is drawn: a minute that was worse by far than all others must not flatten these.
     fn most(&self) -> f64 {
-        let of_lines = self
-            .lines
-            .iter()
-            .flat_map(|line| &line.points)
-            .map(|(_, value)| *value);
-        let of_bands = self
-            .bands
-            .iter()
-            .flat_map(|band| &band.points)
-            .map(|(_, _, value)| *value);
-        let values = of_lines
-            .chain(of_bands)
-            .chain(self.level.map(|(_, level)| level));
-        values.filter(|value| value.is_finite()).fold(0.0, f64::max)
+        let mut values = self.values();
+        values.sort_by(f64::total_cmp);
+        let greatest = values.last().copied().unwrap_or_default();
+        let usual = values
+            .get(values.len() * 19 / 20)
+            .copied()
+            .unwrap_or_default();
+        let level = self.level.map_or(0.0, |(_, level)| level);
+        greatest.min(usual * USUAL_FACTOR).max(level)
+    }
+
+    /// All values that are finite and above zero.
+    fn values(&self) -> Vec<f64> {
+        let of_lines = self.lines.iter().flat_map(|line| &line.points);
+        let of_lines = of_lines.map(|(_, value)| *value);
+        let of_bands = self.bands.iter().flat_map(|band| &band.points);
+        let values = of_lines.chain(of_bands.map(|(_, _, value)| *value));
+        values
+            .filter(|value| value.is_finite() && *value > 0.0)
+            .collect()
     }
 
     fn line_path(&self, line: &Line<'_>, end: f64) -> String {
@@ -299,6 +312,18 @@ mod tests {
         assert!(drawn.contains("0 to 20 ms, median 10 ms"), "{drawn}");
         assert!(drawn.contains("target: 20 ms"), "{drawn}");
         assert!(!drawn.contains("style="), "{drawn}");
+    }
+
+    #[test]
+    fn one_value_far_above_the_others_does_not_flatten_them() {
+        let mut points: Vec<(f64, f64)> = (0..50)
+            .map(|minute| (f64::from(minute) * 60.0, 0.03))
+            .collect();
+        points[25].1 = 3.0;
+        let chart = chart(points);
+        assert!((chart.most() - 0.06).abs() < 1e-9, "{}", chart.most());
+        let drawn = chart.draw().into_string();
+        assert!(drawn.contains("up to 3 s, above the picture"), "{drawn}");
     }
 
     #[test]

@@ -110,7 +110,7 @@ fn explanation_part(explanation: &Explanation, base: &str) -> Markup {
         p class="story" { (text::sentence(&explanation.text)) }
         div class="wide" role="region" tabindex="0" aria-label="Paths that it could take" { table {
             caption { "Paths that it could take. Equation 3 is T + L / (W − Q): T delay of the path and what its losses cost, L message length, W rate of the path, Q what others send on it" }
-            (heads(&["Path", "State", "T>", "L>", "W>", "Q>", "Equation 3>", "Forecast mean>", "Forecast p99>", "Margin>", "Target", "Verdict"]))
+            (heads(&["Path", "State", "T>", "L>", "W>", "Q>", "Equation 3>", "Forecast mean>", "Forecast p99>", "Margin>", "Mean meets the target", "Verdict"]))
             tbody { @for candidate in &explanation.candidates { (candidate_row(candidate, base)) } }
         } }
         @let thresholds: Vec<Markup> = explanation.would_move.iter().filter_map(threshold).collect();
