@@ -98,7 +98,8 @@ fn a_command_that_is_stuck_is_ended_with_what_it_started() {
 #[test]
 fn a_slow_hook_holds_up_nothing_and_what_is_too_much_is_counted() {
     let directory = tempfile::tempdir().unwrap();
-    let action = script(directory.path(), "exec sleep 1000");
+    // It ends soon after the test, which does not wait for it.
+    let action = script(directory.path(), "exec sleep 10");
     let slow = hook(action, Duration::from_secs(2));
     let mut dispatch = Dispatch::start(vec![slow]).unwrap();
     let now = Instant::now();
