@@ -68,7 +68,7 @@ pub(crate) struct EventLine {
 #[derive(Debug)]
 pub(crate) enum Update {
     Snapshot(Box<Snapshot>),
-    Event(Event),
+    Event(Box<Event>),
     /// The gateway does not answer, and why.
     Lost(String),
     /// Of the application of this name; why there is none.

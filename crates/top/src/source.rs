@@ -206,7 +206,9 @@ fn follow(mut client: Client<UnixStream>, updates: &SyncSender<Update>) -> Resul
     }
     loop {
         match client.next_event() {
-            Ok(event) => updates.send(Update::Event(event)).map_err(|_| Gone)?,
+            Ok(event) => updates
+                .send(Update::Event(Box::new(event)))
+                .map_err(|_| Gone)?,
             // Nothing has happened for a while.
             Err(ClientError::Io(error)) if is_timeout(&error) => {}
             Err(_) => return Ok(()),

@@ -100,7 +100,7 @@ fn site() -> Snapshot {
 
 fn event(seconds: u64, kind: EventKind) -> Update {
     let time = Timestamp(after(seconds));
-    Update::Event(Event { time, kind })
+    Update::Event(Box::new(Event { time, kind }))
 }
 
 fn path_up() -> EventKind {
