@@ -22,6 +22,9 @@ struct Slot {
     /// Shortest queueing time, s, and that of the last of them.
     queue_min: f64,
     queue: f64,
+    /// Every one of them had been sent before the one before it arrived: the bottleneck was not idle between
+    /// them, whatever pauses the application made.
+    is_contiguous: bool,
 }
 
 /// A packet that arrived.
@@ -47,7 +50,10 @@ pub(super) struct Busy {
 /// How much had arrived when.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
+    /// By the receiver's clock, s.
     at: f64,
+    /// When what arrived then was sent.
+    sent_at: Instant,
     delivered: f64,
 }
 
@@ -56,6 +62,13 @@ impl Mark {
     pub(super) fn rate_since(self, earlier: Self) -> Option<f64> {
         let took = self.at - earlier.at;
         (took > 0.0).then(|| (self.delivered - earlier.delivered) / took)
+    }
+
+    /// The same over the time in which that was sent, bytes/s: what a radio line, or a late processor, brings at
+    /// once was not carried so fast.
+    pub(super) fn sent_rate_since(self, earlier: Self) -> f64 {
+        let took = self.sent_at.saturating_duration_since(earlier.sent_at);
+        (self.delivered - earlier.delivered) / took.as_secs_f64()
     }
 }
 
@@ -77,15 +90,18 @@ impl Arrivals {
     /// `window`, s, are forgotten.
     pub(super) fn on_arrival(&mut self, packet: Arrived, window: f64) {
         let Arrived { sent_at, at, queue } = packet;
+        let mut is_contiguous = false;
         if let Some(newest) = self.slots.back_mut() {
             if at < newest.last {
                 return;
             }
+            is_contiguous = queue >= at - newest.last;
             if at - newest.first < window / SLOTS {
                 newest.last = at;
                 newest.delivered = self.delivered;
                 newest.queue_min = newest.queue_min.min(queue);
                 newest.queue = queue;
+                newest.is_contiguous &= is_contiguous;
                 return;
             }
         }
@@ -96,6 +112,7 @@ impl Arrivals {
             sent_at,
             queue_min: queue,
             queue,
+            is_contiguous,
         });
         let is_old = |slot: Option<&Slot>| slot.is_some_and(|slot| at - slot.last >= window);
         while self.slots.len() > SLOTS_MAX || is_old(self.slots.get(1)) {
@@ -108,19 +125,22 @@ impl Arrivals {
         Some(at - self.slots.back()?.last)
     }
 
-    /// What has arrived so far.
-    pub(super) fn mark(&self) -> Mark {
+    /// What has arrived so far, with a packet that was sent at `sent_at`.
+    pub(super) fn mark(&self, sent_at: Instant) -> Mark {
         Mark {
             at: self.slots.back().map_or(0.0, |slot| slot.last),
+            sent_at,
             delivered: self.delivered,
         }
     }
 
     /// What the bottleneck has carried without a pause, bytes/s: of the newest packets in a row that left
-    /// after `since` and queued for longer than `queue`, s; over `span` at least, s.
+    /// after `since`, or before those in front of them had arrived, and queued for longer than `queue`, s; over
+    /// `span` at least, s.
     pub(super) fn busy(&self, since: Instant, span: f64, queue: f64) -> Option<Busy> {
         let newest = self.slots.back()?;
-        let is_busy = |slot: &&Slot| slot.sent_at > since && slot.queue_min > queue;
+        let is_busy =
+            |slot: &&Slot| (slot.sent_at > since || slot.is_contiguous) && slot.queue_min > queue;
         let oldest = self.slots.iter().rev().take_while(is_busy).last()?;
         let took = newest.last - oldest.last;
         (took >= span && took > 0.0).then(|| Busy {

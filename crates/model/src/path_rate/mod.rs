@@ -108,6 +108,9 @@ const PAUSE: f64 = 0.002;
 /// Time, s, without confirmation after which a rate is begun at half. Ours: as long as a base delay
 /// holds.
 const CONFIRMED_FOR: f64 = 10.0;
+/// What arrives in a round counts at so many times the rate at which it was sent at most: a radio line, or a late
+/// processor, brings at once what was not carried so fast.
+const BURST_MAX: f64 = 2.0;
 /// Time, s, and packets for which nothing arrives though packets are on the way: radio that
 /// pauses. What arrives then at once says nothing about the rate.
 const GAP: f64 = 0.1;
@@ -115,6 +118,11 @@ const GAP_PACKETS: f64 = 8.0;
 /// A hint is worth a jump from here on; the part of it that comes first, and the part that confirms that.
 const HINT_WORTH: f64 = 1.25;
 const HINT_FIRST: f64 = 0.5;
+/// It is not believed at once: a round is at most so many times what arrived in the one before. Ours: trains of
+/// a line that serves in bursts say a hundred times its rate, and half of that fills a buffer in a round.
+const HINT_STEP: f64 = 4.0;
+/// Longer loops, s, leave no rounds for that. Ours: they are of satellites whose rate is steady.
+const HINT_STEP_LOOP: f64 = 0.25;
 const HINT_CONFIRMED: f64 = 0.4;
 const HINT_REST: f64 = 0.95;
 /// Time, s, for which a hint that was wrong is not believed again, unless it differs by [`HINT_NEWS`].
@@ -393,8 +401,9 @@ impl PathRate {
         self.hint = match self.hint {
             Hint::First(_) => return,
             Hint::Confirmed(known) if !differs(known, rate) => return,
+            // A line that serves in bursts makes trains say any rate above its own.
             Hint::Refuted { rate: known, at }
-                if !differs(known, rate) && seconds(now, at) < HINT_REFUTED_FOR =>
+                if rate >= known * (1.0 - HINT_NEWS) && seconds(now, at) < HINT_REFUTED_FOR =>
             {
                 return;
             }
@@ -443,10 +452,10 @@ impl PathRate {
             _ => self.follow(now),
         }
         if arrival.sent_at >= self.round.began {
-            let mark = self.arrivals.mark();
+            let mark = self.arrivals.mark(arrival.sent_at);
             let first = *self.round.first.get_or_insert(mark);
             if arrival.sent_at >= self.round.began + from_seconds(self.round_span()) {
-                self.end_round(now, mark.rate_since(first));
+                self.end_round(now, mark.rate_since(first), mark.sent_rate_since(first));
             }
         }
         self.look_for_drain(now);
@@ -538,7 +547,8 @@ impl PathRate {
     }
 
     /// A round trip of packets is over: the rate grows by what none of them queued for.
-    fn end_round(&mut self, now: Instant, arrived: Option<f64>) {
+    /// `arrived` and `sent`: what arrived over the time in which it did, and in which it was sent, bytes/s.
+    fn end_round(&mut self, now: Instant, arrived: Option<f64>, sent: f64) {
         let is_excessive = self.loss.is_excessive() && self.round.is_blocked;
         let is_of_rate = is_excessive && arrived.is_some_and(|arrived| self.is_of_rate(arrived));
         let at_ease = match self.phase {
@@ -557,7 +567,10 @@ impl PathRate {
                     self.confirmed_at = Some(now);
                 }
                 true => self.hold(now, arrived),
-                false => self.grow(now, arrived / (1.0 - self.loss.line())),
+                false => self.grow(
+                    now,
+                    arrived.min(sent * BURST_MAX) / (1.0 - self.loss.line()),
+                ),
             }
         }
         self.begin_round(now);
@@ -652,10 +665,24 @@ impl PathRate {
             // Trains shorter than a policer's bucket report the line behind it.
             Hint::New(_) if self.is_cautious => {}
             Hint::New(hint) if hint > self.rate * HINT_WORTH => {
-                self.rate = self.bounded(self.rate.max(hint * HINT_FIRST));
-                self.hint = Hint::First(hint);
+                let step = match self.loop_seconds() <= HINT_STEP_LOOP {
+                    true => arrived * HINT_STEP,
+                    false => f64::INFINITY,
+                };
+                self.rate = self.bounded(self.rate.max(step.min(hint * HINT_FIRST)));
+                if step >= hint * HINT_FIRST {
+                    self.hint = Hint::First(hint);
+                }
             }
-            Hint::New(hint) => self.hint = Hint::Confirmed(hint),
+            Hint::New(hint) => {
+                self.hint = Hint::Confirmed(hint);
+                if self.phase == Phase::Startup && hint * HINT_WORTH >= self.rate {
+                    // Twice as much would be more than the line carries.
+                    self.rate = self.bounded(self.rate.min(hint * HINT_REST));
+                    self.phase = Phase::Steady;
+                    self.headroom = self.target();
+                }
+            }
             Hint::First(hint) if arrived >= hint * HINT_CONFIRMED => {
                 self.rate = self.bounded(self.rate.max(hint * HINT_REST).min(hint));
                 self.hint = Hint::Confirmed(hint);

@@ -48,6 +48,12 @@ pub(crate) struct Setting {
     pub(crate) policer: Option<(Bandwidth, ByteCount)>,
     /// Replayed instead of the link's rate.
     pub(crate) trace: Option<Trace>,
+    /// What trains report in turn, for a second each, instead of the link's rate.
+    pub(crate) train_rates: Vec<Bandwidth>,
+    /// The gateway is not scheduled for so long, so often.
+    pub(crate) asleep: Option<(Duration, Duration)>,
+    /// The application has no more than this in the path.
+    pub(crate) stream_window: Option<u64>,
     pub(crate) seed: u64,
 }
 
@@ -103,7 +109,7 @@ pub(crate) struct Line {
     pacer: Instant,
     sent: VecDeque<Sent>,
     first: u64,
-    in_flight: u64,
+    pub(crate) in_flight: u64,
     largest: u64,
     arrived: Vec<u64>,
     newest_at: Instant,
@@ -195,17 +201,32 @@ impl Line {
     fn next(&self) -> Instant {
         let mut next = self.thin_tick();
         if self.waits() && self.has_room() {
-            next = next.min(self.pacer);
+            next = next.min(self.awake_from(self.pacer));
         }
+        let ack_at = self.acks.front().map(|ack| self.awake_from(ack.at));
         let others = [
             self.link.poll_timeout(),
             self.ack_due,
             self.foreign.poll_timeout(),
-            self.timeout_at(),
-            self.acks.front().map(|ack| ack.at),
+            self.timeout_at().map(|at| self.awake_from(at)),
+            ack_at,
             self.setting.trains.then_some(self.trains_at),
         ];
         others.into_iter().flatten().fold(next, Instant::min)
+    }
+
+    /// When the gateway is scheduled next, `at` or later.
+    fn awake_from(&self, at: Instant) -> Instant {
+        let Some((time, every)) = self.setting.asleep else {
+            return at;
+        };
+        let every = every.as_nanos() as u64;
+        let since = Duration::from_nanos(at.max(self.now).as_nanos() % every);
+        at.max(self.now) + time.saturating_sub(since)
+    }
+
+    fn is_awake(&self) -> bool {
+        self.awake_from(self.now) == self.now
     }
 
     fn thin_tick(&self) -> Instant {
@@ -213,7 +234,9 @@ impl Line {
     }
 
     fn waits(&self) -> bool {
-        self.bulk || self.thin_waits > 0
+        let window = self.setting.stream_window;
+        let is_open = window.is_none_or(|window| self.in_flight < window);
+        self.bulk && is_open || self.thin_waits > 0
     }
 
     fn has_room(&self) -> bool {
@@ -232,18 +255,23 @@ impl Line {
         if self.ack_due.is_some_and(|due| due <= self.now) {
             self.send_ack();
         }
-        while self.acks.front().is_some_and(|ack| ack.at <= self.now) {
+        while self.is_awake() && self.acks.front().is_some_and(|ack| ack.at <= self.now) {
             let ack = self.acks.pop_front().expect("there is one");
             self.on_ack(&ack);
         }
-        if self.timeout_at().is_some_and(|at| at <= self.now) {
+        if self.is_awake() && self.timeout_at().is_some_and(|at| at <= self.now) {
             self.on_probe_timeout();
         }
         if self.setting.trains && self.trains_at <= self.now {
             self.trains_at = self.now + TRAIN_EVERY;
             let known_for = self.now - self.same_since;
             if known_for > TRAINS_TAKE + self.setting.back {
-                let rate = self.config.rate.expect("a rate");
+                let second = self.now.as_nanos() / 1_000_000_000;
+                let rates = &self.setting.train_rates;
+                let rate = match rates.is_empty() {
+                    true => self.config.rate.expect("a rate"),
+                    false => rates[second as usize % rates.len()],
+                };
                 self.controller.on_trains(self.now, rate);
             }
         }
@@ -255,6 +283,9 @@ impl Line {
             if let Arrival::Accepted(ticket) = self.link.arrive(self.now, ByteCount::new(PACKET)) {
                 self.in_link.push_back((ticket, Of::Foreign, number));
             }
+        }
+        if !self.is_awake() {
+            return;
         }
         while self.waits() {
             if !self.has_room() || self.pacer > self.now {

@@ -34,6 +34,9 @@ fn steady(rate: f64, round_trip: Duration) -> Setting {
         thin: None,
         policer: None,
         trace: None,
+        train_rates: Vec::new(),
+        asleep: None,
+        stream_window: None,
         seed: 1,
     }
 }
@@ -466,6 +469,42 @@ fn radio(seed: u64, seconds: u64) -> Trace {
         }
     }
     Trace::from_mahimahi(&text).unwrap()
+}
+
+/// Packets of a radio line arrive in bursts, of which trains and short rounds say any rate. A gateway that waits for
+/// its processor, and a stream whose window bounds what is on the way, must not keep such a rate.
+#[test]
+fn bursts_of_a_radio_line_are_not_taken_for_its_rate() {
+    println!("asleep ms, stream window kB: share; p50, p95 of self-inflicted queueing, ms");
+    for (asleep, window) in [(0, 4000), (10, 4000), (25, 4000), (25, 1000), (25, 100_000)] {
+        let mut setting = steady(10.0, 50 * MS);
+        setting.link.buffer = Buffer::Packets(3000);
+        setting.ack_spacing = MS;
+        setting.trace = Some(radio(1, 60));
+        setting.train_rates = [95.0, 19.0, 48.0, 800.0, 2400.0].map(mbit).to_vec();
+        setting.asleep = (asleep > 0).then_some((MS * asleep, 100 * MS));
+        setting.stream_window = Some(window * 1000);
+        let mut line = Line::new(&setting);
+        line.run_for(3 * SECOND);
+        line.apply(Change::Bulk(true));
+        let from = line.now;
+        let time = 50 * SECOND;
+        line.run_for(time);
+        let trace = setting.trace.as_ref().expect("it was set");
+        let carried = trace.bytes_between(from, line.now).rate_over_floor(time);
+        let share = line.goodput(time).ratio_of(carried).unwrap();
+        let [median, p95] = [0.5, 0.95].map(|quantile| line.queue(time, quantile, false));
+        println!(
+            "{asleep:3} {window:6}: {share:.3}; {:.0} {:.0}",
+            ms(median),
+            ms(p95)
+        );
+        assert!(share >= 0.5, "{asleep} {window}: {share}");
+        assert!(
+            median <= 10 * MS && p95 <= 300 * MS,
+            "{asleep} {window}: {median:?} {p95:?}"
+        );
+    }
 }
 
 /// Share of what the line carried, and the 95th and 99th percentile of self-inflicted queueing.
