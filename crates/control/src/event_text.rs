@@ -337,6 +337,19 @@ fn tenant_sentence(kind: &EventKind) -> Option<String> {
         EventKind::TenantRefused { tenant, id, peer } => format!(
             "peer {peer} drops the packets of tenant {tenant}: it has no tenant with id {id} towards this gateway; compare `id` at both gateways"
         ),
+        EventKind::UnitContradicted {
+            tenant,
+            peer,
+            path,
+            configured_bits_per_second: configured,
+            found_bits_per_second: found,
+        } => {
+            let [configured, found] =
+                [configured, found].map(|bits| Bandwidth::from_bits_per_second(*bits));
+            format!(
+                "fairness.unit is {configured}, but on path {path} to {peer} tenants get {found} for a weight of 1 (seen with tenant {tenant}): leave it out, or write what is found"
+            )
+        }
         EventKind::PrefixMismatch { .. } => return prefix_mismatch(kind),
         EventKind::PrefixWithheld {
             tenant,

@@ -13,6 +13,7 @@ mod response_cache;
 mod stranger_overflows;
 mod transmit;
 mod turns;
+mod units;
 mod wrong_key;
 
 use std::{
@@ -37,6 +38,7 @@ use self::{
     response_cache::ResponseCache,
     stranger_overflows::StrangerOverflows,
     turns::Turns,
+    units::Units,
     wrong_key::WrongKeys,
 };
 use crate::{
@@ -94,6 +96,7 @@ pub struct Endpoint {
     /// Sockets that have no local address now.
     unbound: BTreeSet<SocketId>,
     turns: Turns,
+    units: Units,
 }
 
 impl fmt::Debug for Endpoint {
@@ -137,6 +140,7 @@ impl Endpoint {
             uplinks: Uplinks::default(),
             unbound: BTreeSet::new(),
             turns: Turns::default(),
+            units: Units::default(),
         }
     }
 
@@ -182,6 +186,7 @@ impl Endpoint {
         self.wrong_keys.forget(peer);
         self.response_cache.forget(peer);
         self.turns.forget(peer);
+        self.units.forget(peer);
         self.by_index.retain(|_, id| *id != peer);
     }
 
@@ -786,7 +791,11 @@ impl Endpoint {
         for index in session.retired.drain(..) {
             self.by_index.remove(&index);
         }
-        if let Some(packet) = session.poll_refusal() {
+        let refusal = session.poll_refusal();
+        if session.has_limited_tenants() {
+            self.units.on_limited(now, id, &mut self.peers);
+        }
+        if let Some(packet) = refusal {
             self.send_beside_pacer(now, id, packet.into());
         }
         (is_authentic, cost)

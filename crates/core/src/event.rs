@@ -281,6 +281,15 @@ pub enum Event {
         /// What the peer has dropped.
         mismatch: PrefixMismatch,
     },
+    /// The configured unit of a tenant's controller is more than twice, or less than half, of what is found on a
+    /// path. At most once in ten minutes for each peer.
+    UnitContradicted {
+        peer: PeerId,
+        path: PathId,
+        tenant: TenantId,
+        configured: Bandwidth,
+        found: Bandwidth,
+    },
     /// The controller of a path's aggregates changed their size, interval or number of copies.
     AggregationChanged {
         peer: PeerId,

@@ -257,6 +257,7 @@ fn level(kind: &EventKind) -> Level {
         | EventKind::DeviceDown { .. }
         | EventKind::TenantUnknown { .. }
         | EventKind::TenantRefused { .. }
+        | EventKind::UnitContradicted { .. }
         | EventKind::StoreLost { .. }
         | EventKind::StoreNotice { .. }
         | EventKind::JoinRefused { .. }
@@ -315,7 +316,8 @@ fn subject(kind: &EventKind) -> Option<String> {
         | EventKind::TargetMet { app, .. }
         | EventKind::MessageExpired { app, .. } => app.clone(),
         EventKind::TenantUnknown { peer, id } => format!("{id} {peer}"),
-        EventKind::TenantRefused { tenant, peer, .. } => format!("{tenant} {peer}"),
+        EventKind::TenantRefused { tenant, peer, .. }
+        | EventKind::UnitContradicted { tenant, peer, .. } => format!("{tenant} {peer}"),
         EventKind::PrefixMismatch {
             tenant,
             peer,
@@ -354,7 +356,8 @@ fn peer(kind: &EventKind) -> Option<&str> {
         | EventKind::KeyChanged { peer, .. }
         | EventKind::AppMismatch { peer, .. }
         | EventKind::TenantUnknown { peer, .. }
-        | EventKind::TenantRefused { peer, .. } => Some(peer),
+        | EventKind::TenantRefused { peer, .. }
+        | EventKind::UnitContradicted { peer, .. } => Some(peer),
         EventKind::VersionMismatch { peer, .. }
         | EventKind::WrongKey { peer, .. }
         | EventKind::PrefixMismatch { peer, .. } => peer.as_deref(),

@@ -260,6 +260,7 @@ impl StatusTable {
             | core::Event::PathsWanted { .. }
             | core::Event::TenantUnknown { .. }
             | core::Event::TenantRefused { .. }
+            | core::Event::UnitContradicted { .. }
             | core::Event::PacketsRefused { .. } => None,
         };
         let replan = matches!(

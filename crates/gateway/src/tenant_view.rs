@@ -109,6 +109,23 @@ impl Gateway {
                     peer: peer_of(peer)?,
                 })
             }
+            core::Event::UnitContradicted {
+                peer,
+                path,
+                tenant,
+                configured,
+                found,
+            } => {
+                let mut tenants = self.config.tenants.iter();
+                let tenant = tenants.find(|of| of.id == tenant.0)?;
+                Some(EventKind::UnitContradicted {
+                    tenant: tenant.name.to_string(),
+                    peer: peer_of(peer)?,
+                    path: self.active.path_ids().name(*path)?.to_owned(),
+                    configured_bits_per_second: configured.as_bits_per_second(),
+                    found_bits_per_second: found.as_bits_per_second(),
+                })
+            }
             core::Event::PacketsRefused { peer, mismatch } => {
                 let mut tenants = self.config.tenants.iter();
                 let found = tenants.find(|found| found.id == mismatch.tenant.0)?;

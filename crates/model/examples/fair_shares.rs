@@ -1,14 +1,17 @@
 //! Controllers side by side on the bench: fairness, use and queue of every setting.
 //!
-//! `cargo run --release -p keiro-model --example fair_shares [keiro|i2vfc|i2vfc-bursts [unit, % of nominal
-//! [setting]]]`; a setting, by a part of its name, is printed second by second.
+//! `cargo run --release -p keiro-model --example fair_shares [keiro|found|capacity|reported|i2vfc|i2vfc-bursts
+//! [unit, % of nominal [setting]]]`; a setting, by a part of its name, is printed second by second.
+//!
+//! `found` has no unit: the capacity is known to 3 %, and a common gateway reports. `capacity` and `reported` have one
+//! of the two.
 
 #[path = "../tests/model/fairness_bench/mod.rs"]
 mod bench;
 
 use std::time::Duration;
 
-use bench::{Bench, Tenant, link, one_bottleneck, three_bottlenecks};
+use bench::{Bench, Tenant, latecomers, link, one_bottleneck, three_bottlenecks};
 use keiro_model::fairness::{aimd::Provider, controller::ControllerConfig};
 use keiro_units::Bandwidth;
 
@@ -19,6 +22,7 @@ fn settings(controller: ControllerConfig) -> Vec<(&'static str, Bench)> {
         controller,
         seconds,
         seed: 1,
+        reports: false,
     };
     let lab = link(50.0, 50.0, 0.0);
     let staggered = |round_trip: f64| {
@@ -30,7 +34,7 @@ fn settings(controller: ControllerConfig) -> Vec<(&'static str, Bench)> {
     idle.active = vec![(0.0, 15.0), (25.0, 1e9)];
     let mut changing = Tenant::new(1.0, 40.0, 0.0);
     changing.changes = vec![(20.0, 4.0)];
-    vec![
+    let mut settings = vec![
         ("five tenants, background", one_bottleneck(controller, 1)),
         (
             "five tenants, background, seed 2",
@@ -110,7 +114,23 @@ fn settings(controller: ControllerConfig) -> Vec<(&'static str, Bench)> {
                 20,
             ),
         ),
-    ]
+    ];
+    let rates = [
+        (1.0, "latecomers, 1 Mbit/s"),
+        (10.0, "latecomers, 10 Mbit/s"),
+        (50.0, "latecomers, 50 Mbit/s"),
+        (1000.0, "latecomers, 1000 Mbit/s"),
+    ];
+    settings.extend(rates.map(|(mbit, name)| {
+        (
+            name,
+            Bench {
+                controller,
+                ..latecomers(mbit)
+            },
+        )
+    }));
+    settings
 }
 
 /// `controller` of this setting: `percent` of what a weight of 1 gets.
@@ -137,9 +157,12 @@ fn controller_of(name: &str, percent: f64, bench: &Bench) -> ControllerConfig {
             ..Provider::default()
         });
     }
+    if name != "keiro" {
+        return ControllerConfig::Keiro { unit: None };
+    }
     ControllerConfig::Keiro {
         // Slow lines want half as much again.
-        unit: unit(if bench.links.len() > 1 { 5.0 } else { share }),
+        unit: Some(unit(if bench.links.len() > 1 { 5.0 } else { share })),
     }
 }
 
@@ -155,9 +178,23 @@ fn main() {
         {
             continue;
         }
+        bench.reports = ["found", "reported"].contains(&controller.as_str());
+        for (index, tenant) in bench.tenants.iter_mut().enumerate() {
+            let known = ["found", "capacity"].contains(&controller.as_str());
+            tenant.capacity = if known { [1.03, 0.97][index % 2] } else { 0.0 };
+        }
         bench.controller = controller_of(&controller, percent.unwrap_or(100.0), &bench);
         let outcome = bench.run();
         println!("{name:38} {}", outcome.line());
+        if name.starts_with("latecomers") {
+            let settled = &outcome.fairness()[10..15];
+            let alone: f64 = outcome.rates[30..].iter().map(|rates| rates[3]).sum();
+            println!(
+                "{:38} F after 5 s {settled:.3?}, alone {:.3} Mbit/s",
+                "",
+                alone / 5.0
+            );
+        }
         if only.is_some() {
             for (second, rates) in outcome.rates.iter().enumerate() {
                 let rates: Vec<String> = rates.iter().map(|rate| format!("{rate:6.2}")).collect();

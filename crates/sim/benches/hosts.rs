@@ -26,7 +26,7 @@ fn main() {
     paper("5 tenants of 30 flows, Linux", TcpConfig::LINUX);
     with_protocol(
         "the same, controller keiro",
-        ControllerConfig::Keiro { unit: UNIT },
+        ControllerConfig::Keiro { unit: Some(UNIT) },
     );
     with_protocol(
         "the same, controller i2vfc",

@@ -219,7 +219,12 @@ impl Setting {
             // Its own round trip is the reference, so that a and b are the same for all.
             Row::Aimd => (window((1.0, 0.5), group, None, false), Weight::ONE),
             Row::I2vfc(a, b) => (window((a, b), 0, Some(self.share), true), weight),
-            Row::Keiro => (ControllerConfig::Keiro { unit: self.unit }, weight),
+            Row::Keiro => (
+                ControllerConfig::Keiro {
+                    unit: Some(self.unit),
+                },
+                weight,
+            ),
         };
         TenantConfig {
             weight,

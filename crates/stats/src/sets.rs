@@ -199,6 +199,8 @@ crate::stats! {
         gauge window_packets: [packets], "The window in packets of the size that the tenant sends";
         gauge rate: [bits_per_second], "Rate that the controller allows; absent where the window alone decides";
         gauge acked_rate: bits_per_second, "Acknowledged in the last second";
+        gauge configured_unit: [bits_per_second], "Configured rate of a weight of 1; absent where it is found";
+        gauge found_unit: [bits_per_second], "Found rate of a weight of 1, at most: as the peer reports it, and no more than the line carries";
         gauge srtt: [seconds], "Smoothed round-trip time of the tenant's packets (RFC 9002 §5.3)";
         gauge loss: [ratio], "Share of packets lost, of all whose outcome is known";
         gauge in_flight_bytes: bytes, "Bytes sent and neither acknowledged nor lost";

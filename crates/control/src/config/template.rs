@@ -444,7 +444,7 @@ const REST: &str = "
 # Settings for all tenants, the same at every gateway.
 #[fairness]
 #tenants_max = 1024
-# Controllers \"keiro\" and \"i2vfc\": about what a weight of 1 gets on a full line.
+# Controllers \"keiro\", which finds it, and \"i2vfc\": about what a weight of 1 gets on a full line.
 #unit = \"4Mbit\"
 # Controller \"i2vfc\": a and b for a weight of 1, and the round trip at which they hold.
 #increase = 0.1

@@ -48,13 +48,16 @@ pub const DEFAULT_TENANT_QUEUE: ByteCount = ByteCount::new(1 << 20);
 /// Default of `tenants_max`.
 pub const DEFAULT_TENANTS_MAX: usize = 1024;
 
+/// What controller `i2vfc` takes for `unit` where it is not written.
+const I2VFC_UNIT: Bandwidth = Bandwidth::from_mbit_per_second(4);
+
 /// `[fairness]`: settings for all tenants, the same at every gateway.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fairness {
     /// Tenants that may be configured; more are refused.
     pub tenants_max: usize,
-    /// What a weight of 1 is expected to get, roughly.
-    pub unit: Bandwidth,
+    /// What a weight of 1 is expected to get, roughly; `None`: controller `keiro` finds it.
+    pub unit: Option<Bandwidth>,
     /// Controller `i2vfc`: a and b of weight 1, and the round trip where they hold with `unit`
     /// `[fairness §2]`.
     pub provider: Provider,
@@ -62,17 +65,11 @@ pub struct Fairness {
 
 impl Default for Fairness {
     fn default() -> Self {
-        let unit = match ControllerConfig::default() {
-            ControllerConfig::Keiro { unit } => unit,
-            ControllerConfig::Open | ControllerConfig::I2vfc(_) => {
-                Bandwidth::from_mbit_per_second(4)
-            }
-        };
         Self {
             tenants_max: DEFAULT_TENANTS_MAX,
-            unit,
+            unit: None,
             provider: Provider {
-                unit: Some(unit),
+                unit: Some(I2VFC_UNIT),
                 ..Provider::default()
             },
         }
@@ -214,7 +211,7 @@ impl Config {
             .iter()
             .filter_map(|path| Some((path, path.rate?)));
         let (path, rate) = rated.max_by_key(|(_, rate)| *rate)?;
-        let unit = self.fairness.unit;
+        let unit = self.fairness.unit?;
         let share = rate.as_bits_per_second() as f64 / weights;
         (weights > 0.0 && share > UNIT_FAR_BELOW * unit.as_bits_per_second() as f64).then(|| {
             format!(
@@ -595,14 +592,14 @@ pub(super) fn fairness(mut fields: TableReader<'_, '_>, report: &mut Report<'_>)
     let decrease = value(decrease).unwrap_or_else(|| aimd.decrease());
     // Both were judged where they are written.
     let aimd = Aimd::new(increase, decrease).unwrap_or(aimd);
-    let unit = value(unit).unwrap_or(default.unit);
+    let unit = value(unit);
     Fairness {
         tenants_max: value(tenants_max).unwrap_or(default.tenants_max),
         unit,
         provider: Provider {
             aimd,
             round_trip: value(reference).unwrap_or(round_trip),
-            unit: Some(unit),
+            unit: Some(unit.unwrap_or(I2VFC_UNIT)),
             spaced,
         },
     }

@@ -318,6 +318,17 @@ pub enum EventKind {
         id: u64,
         peer: String,
     },
+    /// `fairness.unit` is more than twice, or less than half, of what a weight of 1 can get on a path. At most once
+    /// in ten minutes for each peer.
+    UnitContradicted {
+        tenant: String,
+        peer: String,
+        path: String,
+        /// What is written, bit/s.
+        configured_bits_per_second: u64,
+        /// What was found, bit/s.
+        found_bits_per_second: u64,
+    },
     /// Packets of a tenant were dropped, since an address of theirs is in none of the prefixes where it should
     /// be. At most once a minute for each tenant, peer and kind of address.
     PrefixMismatch {
@@ -607,6 +618,7 @@ impl EventKind {
             Self::ConfigRejected { .. } => "config_rejected",
             Self::TenantUnknown { .. } => "tenant_unknown",
             Self::TenantRefused { .. } => "tenant_refused",
+            Self::UnitContradicted { .. } => "unit_contradicted",
             Self::PrefixMismatch { .. } => "prefix_mismatch",
             Self::PrefixWithheld { .. } => "prefix_withheld",
             Self::PrefixRouted { .. } => "prefix_routed",

@@ -16,6 +16,7 @@ mod aggregation;
 mod app_mismatch;
 mod applications;
 mod clock;
+mod common_unit;
 mod control_frames;
 mod cost;
 mod delay_samples;
@@ -59,7 +60,7 @@ use std::{
 };
 
 use keiro_model::aggregation::{AGGREGATE_HEAD, PARITY_HEAD};
-use keiro_units::{Instant, Probability};
+use keiro_units::{Bandwidth, Instant, Probability};
 
 pub(crate) use self::{
     aggregation::receiver::ReceiveOverflows, duplicate_keys::HandshakeDecision, keys::Epoch,
@@ -199,6 +200,8 @@ pub(crate) struct Session {
     /// Of what was received since it was last asked for.
     received_cost: u64,
     prefix_mismatches: PrefixMismatches,
+    /// See `common_unit`.
+    unit_to_report: Option<Bandwidth>,
     /// Paths that the peer has at a socket, where it has more than we have, as last reported.
     wanted_paths: BTreeMap<SocketId, usize>,
     /// Indices of ours whose keys are gone, for the endpoint to forget.
@@ -271,6 +274,7 @@ impl Session {
             unknown_tenants: UnknownTenants::default(),
             received_cost: 0,
             prefix_mismatches: PrefixMismatches::default(),
+            unit_to_report: None,
             wanted_paths: BTreeMap::new(),
             retired: Vec::new(),
             took_turn: false,

@@ -733,6 +733,14 @@ impl Path {
         self.trains.found().map(|found| found.capacity.rate)
     }
 
+    /// What its narrowest link carries, by trains; `None`: it is not known. What the rate's controller has found is
+    /// what others leave, and a configured rate is no more than a bound.
+    pub(crate) fn line_capacity(&self) -> Option<Bandwidth> {
+        let found = self.capacity()?;
+        let bound = self.rate.configured();
+        Some(bound.map_or(found, |bound| found.min(bound)))
+    }
+
     /// What it carries, as far as is known.
     fn carries(&self) -> Bandwidth {
         self.rate.rate(self.trains.found())

@@ -5,7 +5,7 @@ mod content;
 
 use std::{net::SocketAddr, time::Duration};
 
-use keiro_units::Instant;
+use keiro_units::{Bandwidth, Instant};
 
 use super::{
     MessageEnd, Session,
@@ -246,6 +246,8 @@ impl Session {
             Frame::Packet { .. }
             | Frame::PacketPart { .. }
             | Frame::UnknownTenant { .. }
+            | Frame::TenantLimited(_)
+            | Frame::TenantUnit(_)
             | Frame::PrefixMismatch(_) => self.handle_tenant_frame(context, frame),
             Frame::Datagram { .. } | Frame::Fragment { .. } => {
                 self.handle_datagram_frame(context, frame);
@@ -323,6 +325,12 @@ impl Session {
                 self.on_unknown_tenant(context.now, TenantId(tenant), packets);
             }
             Frame::PrefixMismatch(mismatch) => self.on_prefix_mismatch(context.now, mismatch),
+            Frame::TenantLimited(tenant) => {
+                self.on_tenant_limited(context.now, TenantId(tenant));
+            }
+            Frame::TenantUnit(unit) => {
+                self.on_unit_report(context.now, Bandwidth::from_bits_per_second(unit));
+            }
             _ => {}
         }
     }

@@ -55,8 +55,11 @@ impl Session {
         resolved: ResolvedPackets<'_>,
     ) {
         if let Some(path) = self.paths.get(path) {
+            let tenants = self.scheduler.tenants_mut();
+            tenants.on_capacity(path.id(), path.line_capacity());
             let path = path.id_and_mtu();
             self.scheduler.on_packets_resolved(now, path, resolved);
+            self.report_contradiction();
         }
     }
 

@@ -70,12 +70,16 @@ impl Features {
     pub const VERSION_REPLY: Self = Self(1);
     /// Puts together IP packets that come in parts.
     pub const SPLIT_PACKETS: Self = Self(1 << 1);
+    /// Says which tenants are limited, and reports what a weight of 1 gets.
+    pub const COMMON_UNIT: Self = Self(1 << 2);
     /// What this gateway has.
-    pub const SUPPORTED: Self = Self(Self::VERSION_REPLY.0 | Self::SPLIT_PACKETS.0);
+    pub const SUPPORTED: Self =
+        Self(Self::VERSION_REPLY.0 | Self::SPLIT_PACKETS.0 | Self::COMMON_UNIT.0);
 
-    const NAMES: [(Self, &str); 2] = [
+    const NAMES: [(Self, &str); 3] = [
         (Self::VERSION_REPLY, "version-reply"),
         (Self::SPLIT_PACKETS, "split-packets"),
+        (Self::COMMON_UNIT, "common-unit"),
     ];
 
     /// From the bits of the handshake; unknown ones are kept.

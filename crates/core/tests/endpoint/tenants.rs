@@ -1,5 +1,6 @@
 //! Tenants' IP packets between gateways: shares, windows, queues, and what bad input gets.
 
+mod common_unit;
 mod delays;
 mod mtu;
 mod parts;
@@ -74,7 +75,7 @@ fn tenant(id: TenantId, weight: f64, controller: ControllerConfig) -> TenantConf
 
 fn keiro() -> ControllerConfig {
     ControllerConfig::Keiro {
-        unit: Bandwidth::from_mbit_per_second(4),
+        unit: Some(Bandwidth::from_mbit_per_second(4)),
     }
 }
 

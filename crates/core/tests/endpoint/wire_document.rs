@@ -210,6 +210,8 @@ fn expected() -> BTreeMap<&'static str, Frame<'static>> {
         ("a metered path", Frame::ProbeLimit(Some(0))),
         ("1 GB a month", Frame::ProbeLimit(Some(1_000_000_000))),
         ("no limit any more", Frame::ProbeLimit(None)),
+        ("tenant 300 is limited", Frame::TenantLimited(300)),
+        ("a weight of 1 gets 4 Mbit/s", Frame::TenantUnit(4_000_000)),
         (
             "packet \"hi\" of tenant 300",
             Frame::Packet {

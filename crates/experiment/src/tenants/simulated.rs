@@ -228,7 +228,7 @@ fn tenant(
         }
         Controller::Keiro { unit } => {
             let unit = times_unit(unit);
-            (ControllerConfig::Keiro { unit }, weight)
+            (ControllerConfig::Keiro { unit: Some(unit) }, weight)
         }
     };
     Some(TenantConfig {

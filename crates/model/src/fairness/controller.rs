@@ -51,6 +51,16 @@ pub struct Feedback {
     pub packet: ByteCount,
 }
 
+/// What is known of the line beyond a tenant's own packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Line {
+    /// What the path's narrowest link carries, by trains of packets or by its configuration; `None`: not known.
+    pub capacity: Option<Bandwidth>,
+    /// Largest rate per weight of tenants that are limited, by the gateway at which all of them arrive, recent;
+    /// `None`: there is no such report.
+    pub reported_unit: Option<Bandwidth>,
+}
+
 /// What may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowance {
@@ -76,6 +86,23 @@ pub trait Controller: fmt::Debug + Send {
 
     /// Sends again after it had nothing on the way for a second or more.
     fn on_resume(&mut self, _now: Instant) {}
+
+    /// Takes what is known of the line, before the first packet and whenever it may have changed.
+    fn on_line(&mut self, _line: Line) {}
+
+    /// The unit that it found, and whether the configured one contradicts it; `None`: it has none.
+    fn found_unit(&self) -> Option<FoundUnit> {
+        None
+    }
+}
+
+/// A unit that a controller found, beside the configured one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundUnit {
+    /// What a weight of 1 gets, as gateways have found it.
+    pub found: Bandwidth,
+    /// The configured unit is more than twice or less than half of it.
+    pub contradicts_configured: bool,
 }
 
 /// Which controller, and what the provider sets for it, the same at every ingress.
@@ -87,8 +114,9 @@ pub enum ControllerConfig {
     I2vfc(Provider),
     /// Keiro's: a rate that follows the bottleneck's queue.
     Keiro {
-        /// What a weight of 1 is expected to get, roughly. Nothing is wrong if it gets another.
-        unit: Bandwidth,
+        /// What a weight of 1 is expected to get, roughly. Nothing is wrong if it gets another. `None`: it is
+        /// found.
+        unit: Option<Bandwidth>,
     },
 }
 
@@ -146,11 +174,9 @@ impl ControllerConfig {
 }
 
 impl Default for ControllerConfig {
-    /// Keiro's, at 4 Mbit/s.
+    /// Keiro's, which finds its unit.
     fn default() -> Self {
-        Self::Keiro {
-            unit: Bandwidth::from_mbit_per_second(4),
-        }
+        Self::Keiro { unit: None }
     }
 }
 
@@ -172,10 +198,11 @@ mod tests {
     fn controllers_bear_feedback_that_cannot_be() {
         let unit = Bandwidth::from_bits_per_second(u64::MAX);
         for controller in [
-            ControllerConfig::Keiro { unit },
+            ControllerConfig::Keiro { unit: Some(unit) },
             ControllerConfig::Keiro {
-                unit: Bandwidth::ZERO,
+                unit: Some(Bandwidth::ZERO),
             },
+            ControllerConfig::Keiro { unit: None },
             ControllerConfig::I2vfc(Provider::default()),
         ] {
             let weight = Weight::new(1e6).expect("the largest");
@@ -199,6 +226,14 @@ mod tests {
                     limited: step % 4 != 0,
                     packet: ByteCount::new(far),
                 });
+                if step % 13 == 0 {
+                    let line =
+                        |step: u64| (step % 2 == 0).then(|| Bandwidth::from_bits_per_second(far));
+                    begun.on_line(Line {
+                        capacity: line(step / 13),
+                        reported_unit: line(step / 26),
+                    });
+                }
                 if step % 11 == 0 {
                     begun.on_resume(Instant::from_nanos(far));
                 }

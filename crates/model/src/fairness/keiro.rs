@@ -19,9 +19,7 @@
 //! spans a factor of two of the rate only: `unit`, the provider's, says where. Outside it is steep, so
 //! that a unit that is too small by far leaves little of a line unused and one that is too large
 //! does not fill every buffer; shares at one bottleneck are the same wherever on the curve all are.
-//!
-//! That `unit` follows what is delivered would not do: what one ingress delivers says nothing of
-//! what others do, and curves that each scale with their own tenant's rate agree on any shares.
+//! Where no unit is configured it is found: `unit` beside this.
 //!
 //! The rate approaches the curve slowly, bounded upwards, and downwards the quicker the longer the
 //! queue is; beside that, it answers each change of the queue at once by the share that a round trip
@@ -29,28 +27,12 @@
 
 use std::time::Duration;
 
-use super::controller::{Allowance, Controller, Feedback, RoundTrip, Weight};
+use super::{
+    controller::{Allowance, Controller, Feedback, FoundUnit, Line, RoundTrip, Weight},
+    unit::{QUEUE_AT_UNIT, Unit},
+};
 use keiro_units::{Bandwidth, ByteCount, Instant};
 
-/// Queueing time at which a weight of 1 gets `unit`, s: seven full packets at 50 Mbit/s, a seventh of
-/// the paper's buffer `[fairness §3.1]`. Ours, as all below, by experiments (`docs/fairness.md`).
-const QUEUE_AT_UNIT: f64 = 0.0018;
-/// ln(q) per ln(rate) above.
-const FLATNESS: f64 = 4.0;
-/// ln(rate) per ln(q) below, where capacity is left.
-///
-/// A queue of two packets is half a millisecond at 50 Mbit/s, and is empty now and then: who is alone
-/// and may have twice its unit is to find its queue above that, so that it uses all of the line.
-const STEEP_LOW: f64 = 2.0;
-/// Below, there is as good as no queue, s; ln(rate) per ln(q) there; and the shortest queue that is
-/// distinguished from none, s.
-const QUEUE_NONE: f64 = 0.0001;
-const STEEP_NONE: f64 = 3.0;
-const QUEUE_MIN: f64 = 0.000_01;
-/// Above, the queue is longer than what fairness over several bottlenecks is worth, s; ln(rate) per
-/// ln(q) there.
-const QUEUE_HIGH: f64 = 0.03;
-const STEEP_HIGH: f64 = 2.0;
 /// Share of packets lost that is felt, and ln(rate) per ln(1 + loss / LOSS_FELT).
 const LOSS_FELT: f64 = 0.01;
 const STEEP_LOSS: f64 = 1.5;
@@ -101,6 +83,8 @@ const DRAIN_TIME: f64 = 0.3;
 const BOUND: f64 = 12.0;
 /// Largest change of ln(rate) by one feedback.
 const STEP_MAX: f64 = 0.2;
+/// Longest time between two feedbacks that counts for the approach, s: slow tenants rise as others do.
+const GAP_MAX: f64 = 1.0;
 /// The window: round trips of the rate, further seconds of the rate for delays at the ends, and
 /// packets. It is a bound for when nothing is heard; the rate decides.
 const WINDOW_ROUND_TRIPS: f64 = 1.25;
@@ -109,11 +93,10 @@ const WINDOW_PACKETS: f64 = 4.0;
 
 #[derive(Debug)]
 pub(super) struct Keiro {
-    /// In bit/s.
-    unit: f64,
+    unit: Unit,
     weight: f64,
     packet: f64,
-    /// ln(rate / (unit · weight)).
+    /// ln(rate / (reference of the unit · weight)).
     level: f64,
     starting: bool,
     /// Packets that arrived since it began; `None`: it has seen a queue or a loss, or enough arrived.
@@ -144,9 +127,15 @@ struct Drain {
 }
 
 impl Keiro {
-    pub(super) fn new(now: Instant, unit: Bandwidth, weight: Weight, packet: ByteCount) -> Self {
+    /// `unit`: the configured one.
+    pub(super) fn new(
+        now: Instant,
+        unit: Option<Bandwidth>,
+        weight: Weight,
+        packet: ByteCount,
+    ) -> Self {
         Self {
-            unit: unit.as_bits_per_second().max(1) as f64,
+            unit: Unit::new(unit, packet.get() as f64),
             weight: weight.get(),
             packet: packet.get() as f64,
             level: START,
@@ -164,27 +153,24 @@ impl Keiro {
         }
     }
 
-    /// What the curve says for a queue, as ln(rate / (unit · weight)).
-    fn curve(&self, queue: f64) -> f64 {
-        let flat = (QUEUE_AT_UNIT / queue.clamp(QUEUE_AT_UNIT, QUEUE_HIGH)).ln() / FLATNESS;
-        let low = STEEP_LOW * (QUEUE_AT_UNIT / queue.clamp(QUEUE_NONE, QUEUE_AT_UNIT)).ln()
-            + STEEP_NONE * (QUEUE_NONE / queue.clamp(QUEUE_MIN, QUEUE_NONE)).ln();
-        let high = STEEP_HIGH * (queue.max(QUEUE_HIGH) / QUEUE_HIGH).ln();
-        flat + low - high - STEEP_LOSS * (self.loss / LOSS_FELT).ln_1p()
+    /// What a queue, s, and the loss allow, as a level.
+    fn target(&self, queue: f64) -> f64 {
+        self.unit.level(queue, self.weight) - STEEP_LOSS * (self.loss / LOSS_FELT).ln_1p()
     }
 
     /// Change of the level per second.
     fn approach(&mut self) -> f64 {
         if self.starting {
-            self.starting = self.loss == 0.0 && self.level < self.curve(self.queue);
+            self.starting = self.loss == 0.0 && self.level < self.target(self.queue);
         }
         if self.starting {
             return RISE_START;
         }
         let queue = self.queue_slow;
-        let fall = FALL_MAX + FALL_MAX_PER_QUEUE * queue + FALL_MAX_PER_LOSS * self.loss;
-        let rise = RISE_MAX + RISE_MAX_EMPTY * (1.0 - queue / QUEUE_AT_UNIT).max(0.0);
-        (APPROACH * (self.curve(queue) - self.level)).clamp(-fall, rise)
+        let scaled = queue / self.unit.scale();
+        let fall = FALL_MAX + FALL_MAX_PER_QUEUE * scaled + FALL_MAX_PER_LOSS * self.loss;
+        let rise = RISE_MAX + RISE_MAX_EMPTY * (1.0 - scaled / QUEUE_AT_UNIT).max(0.0);
+        (APPROACH * (self.target(queue) - self.level)).clamp(-fall, rise)
     }
 
     /// Takes a round trip; by how much the queue has changed. What of a round trip is the way's
@@ -212,7 +198,7 @@ impl Keiro {
         let base = least.fold(sample, f64::min);
         self.base[kind] = Some(base);
         let queue = sample - base;
-        let change = (queue - self.queue) * passed(SMOOTHING_FAST);
+        let change = (queue - self.queue) * passed(SMOOTHING_FAST * self.unit.scale());
         self.queue += change;
         self.queue_slow += (queue - self.queue_slow) * passed(SMOOTHING_SLOW);
         self.age(now, sample, queue);
@@ -264,10 +250,11 @@ impl Keiro {
             return;
         };
         *free += arrived as f64;
-        if self.queue >= QUEUE_AT_UNIT || self.loss > 0.0 || *free >= FREE_TOTAL {
+        if self.queue >= QUEUE_AT_UNIT * self.unit.scale() || self.loss > 0.0 || *free >= FREE_TOTAL
+        {
             self.free = None;
-            let half = (rate / 2.0 / self.weight / self.unit).ln();
-            self.level = self.level.max(half.min(self.curve(self.queue)));
+            let half = (rate / 2.0 / self.weight / self.unit.reference()).ln();
+            self.level = self.level.max(half.min(self.target(self.queue)));
         }
     }
 
@@ -286,7 +273,7 @@ impl Keiro {
 impl Controller for Keiro {
     fn allowance(&self) -> Allowance {
         let drain = if self.drain.is_some() { DRAIN } else { 1.0 };
-        let rate = self.level.exp() * self.weight * self.unit * drain;
+        let rate = self.level.exp() * self.weight * self.unit.reference() * drain;
         let span = self.round_trip() * WINDOW_ROUND_TRIPS + WINDOW_SLACK;
         let window = rate / 8.0 * span + WINDOW_PACKETS * self.packet;
         let (packets, least) = self.free_start().unwrap_or_default();
@@ -304,6 +291,7 @@ impl Controller for Keiro {
         let gap = gap.as_secs_f64();
         self.last_feedback_at = feedback.now;
         self.packet = feedback.packet.get() as f64;
+        self.unit.set_packet(self.packet);
         let passed = |constant: f64| (gap / constant).min(1.0);
         // A mark says what a loss says, without the loss (RFC 3168 §5).
         let bad = feedback
@@ -319,8 +307,9 @@ impl Controller for Keiro {
             self.on_round_trip(feedback.now, round_trip, passed)
         });
         self.on_free(feedback.acked_packets);
-        let damping = (DAMPING / (self.round_trip() + SMOOTHING_FAST)).min(DAMPING_MAX);
-        let approach = self.approach() * gap.min(STEP_MAX);
+        let smoothing = SMOOTHING_FAST * self.unit.scale();
+        let damping = (DAMPING / (self.round_trip() + smoothing)).min(DAMPING_MAX);
+        let approach = self.approach() * gap.min(GAP_MAX);
         // Without being at its limit a tenant learns of queues, but not of what is free.
         let approach = if feedback.limited {
             approach
@@ -340,13 +329,32 @@ impl Controller for Keiro {
             ("queue_ms", self.queue_slow * 1e3),
             ("loss_share", self.loss),
             ("round_trip_min_ms", self.base().unwrap_or(0.0) * 1e3),
-            ("curve_of_unit", self.curve(self.queue_slow).exp()),
+            ("curve_of_unit", self.target(self.queue_slow).exp()),
             ("rate_of_unit", self.level.exp()),
+            ("unit_mbit", self.unit.reported_mbit()),
+            ("capacity_mbit", self.unit.capacity_mbit()),
         ]
     }
 
+    fn on_line(&mut self, line: Line) {
+        let before = self.unit.beginning();
+        self.unit.on_line(line);
+        if self.starting {
+            let beginning = self.unit.beginning();
+            // A tenant that has not sent begins there; one that has does not go on above what it learns.
+            self.level = match self.level <= before + START {
+                true => beginning + START,
+                false => self.level.min(beginning.max(before + START)),
+            };
+        }
+    }
+
+    fn found_unit(&self) -> Option<FoundUnit> {
+        self.unit.found()
+    }
+
     fn on_resume(&mut self, now: Instant) {
-        self.level = self.level.min(START);
+        self.level = self.level.min(self.unit.beginning() + START);
         self.starting = true;
         self.free = Some(0.0);
         (self.queue, self.queue_slow, self.loss) = (0.0, 0.0, 0.0);
@@ -371,7 +379,7 @@ mod tests {
     impl Driven {
         fn new() -> Self {
             let (now, packet) = (Instant::ZERO, ByteCount::new(1500));
-            let controller = Keiro::new(now, UNIT, Weight::ONE, packet);
+            let controller = Keiro::new(now, Some(UNIT), Weight::ONE, packet);
             Self {
                 controller,
                 now,

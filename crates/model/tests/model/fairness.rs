@@ -15,12 +15,12 @@ use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 
 use crate::fairness_bench::{
-    Bench, Link, Outcome, Tenant, link, one_bottleneck, three_bottlenecks,
+    Bench, Link, Outcome, Tenant, latecomers, link, one_bottleneck, three_bottlenecks,
 };
 
 fn keiro(kbit: u64) -> ControllerConfig {
     ControllerConfig::Keiro {
-        unit: Bandwidth::from_bits_per_second(kbit * 1000),
+        unit: Some(Bandwidth::from_bits_per_second(kbit * 1000)),
     }
 }
 
@@ -37,6 +37,7 @@ fn lab(
         controller,
         seconds,
         seed: 1,
+        reports: false,
     }
 }
 
@@ -131,6 +132,87 @@ fn a_changed_weight_is_followed() {
     assert!(mean >= 0.98, "{mean}: {}", outcome.line());
 }
 
+/// A bench without a configured unit: ingresses know the capacity to 3 %, and what the path takes without a queue.
+fn found(bench: Bench, reports: bool) -> Bench {
+    let mut bench = Bench {
+        controller: ControllerConfig::Keiro { unit: None },
+        reports,
+        ..bench
+    };
+    for (index, tenant) in bench.tenants.iter_mut().enumerate() {
+        tenant.capacity = [1.03, 0.97][index % 2];
+        tenant.knows_way = true;
+    }
+    bench
+}
+
+/// Least F from 5 s after the last of four has begun, and the part of the line that one gets from 5 s after the others
+/// have ended.
+fn settled(outcome: &Outcome, mbit: f64) -> (f64, f64) {
+    // Seconds are counted from 10.
+    let least = outcome.fairness()[10..15]
+        .iter()
+        .copied()
+        .fold(1.0, f64::min);
+    let alone: f64 = outcome.rates[30..].iter().map(|rates| rates[3]).sum();
+    (least, alone / 5.0 / mbit)
+}
+
+#[test]
+fn latecomers_have_their_shares_in_five_seconds_without_a_configured_unit() {
+    // At 1 Mbit/s the queue is about a packet, and empty now and then.
+    for (mbit, least, alone) in [(1.0, 0.98, 0.88), (10.0, 0.98, 0.93), (50.0, 0.98, 0.93)] {
+        let outcome = found(latecomers(mbit), true).run();
+        let reached = settled(&outcome, mbit);
+        println!("{mbit} Mbit/s: {reached:.3?}, {}", outcome.line());
+        assert!(
+            reached.0 >= least && reached.1 >= alone,
+            "{mbit}: {reached:?}"
+        );
+    }
+}
+
+/// `cargo test -p keiro-model --test model -- --ignored latecomers --nocapture`: a minute.
+#[test]
+#[ignore = "a minute"]
+fn latecomers_have_their_shares_on_fast_lines_too() {
+    for mbit in [1000.0, 10_000.0] {
+        let outcome = found(latecomers(mbit), true).run();
+        let reached = settled(&outcome, mbit);
+        println!("{mbit} Mbit/s: {reached:.3?}, {}", outcome.line());
+        assert!(
+            reached.0 >= 0.98 && reached.1 >= 0.93,
+            "{mbit}: {reached:?}"
+        );
+    }
+}
+
+#[test]
+fn ingresses_that_share_no_egress_share_by_the_capacity() {
+    for mbit in [10.0, 50.0] {
+        let outcome = found(latecomers(mbit), false).run();
+        let reached = settled(&outcome, mbit);
+        assert!(
+            reached.0 >= 0.98 && reached.1 >= 0.93,
+            "{mbit}: {reached:?}"
+        );
+    }
+}
+
+#[test]
+fn a_reported_unit_suits_the_settings_of_the_paper() {
+    let one = found(one_bottleneck(keiro(4000), 1), true).run();
+    let line = one.line();
+    assert!(one.mean_fairness() >= 0.99 && one.used[0] >= 0.97, "{line}");
+    assert!(one.queue_ms[0] <= 6.0, "{line}");
+    for b3 in [10.0, 20.0, 30.0] {
+        let three = found(three_bottlenecks(keiro(4000), b3, 1), true).run();
+        let line = three.line();
+        assert!(three.mean_fairness() >= 0.97, "{b3} Mbit/s: {line}");
+        assert!(three.used.iter().all(|used| *used >= 0.92), "{b3}: {line}");
+    }
+}
+
 #[test]
 fn the_papers_controller_shares_too_but_less_evenly() {
     let outcome = one_bottleneck(ControllerConfig::I2vfc(Provider::default()), 1).run();
@@ -215,6 +297,7 @@ fn random_mix(seed: u64) -> Bench {
         controller: i2vfc(200.0, Some(share / 1e6)),
         seconds: 200,
         seed,
+        reports: false,
     }
 }
 

@@ -159,9 +159,21 @@ impl Chain {
     pub fn build_with<D: Device + HasHost>(
         &self,
         seed: u64,
+        wrap: impl FnMut(Host) -> D,
+        between: impl FnMut(DevicePosition) -> Option<D>,
+    ) -> ChainRun<D> {
+        self.place(seed, wrap, between, false)
+    }
+
+    /// `common_egress`: all groups arrive at the egress of the first one.
+    fn place<D: Device + HasHost>(
+        &self,
+        seed: u64,
         mut wrap: impl FnMut(Host) -> D,
         mut between: impl FnMut(DevicePosition) -> Option<D>,
+        common_egress: bool,
     ) -> ChainRun<D> {
+        let mut common = None;
         let mut mesh = Mesh::new(seed::derive(seed, "mesh", 0));
         let mut routers = vec![mesh.add_router()];
         let mut bottlenecks = Vec::with_capacity(self.bottlenecks.len());
@@ -180,13 +192,19 @@ impl Chain {
                     delay,
                     ..self.access_link()
                 };
+                let is_common = common_egress && matches!(place, DevicePosition::Egress(_));
+                let known = common.filter(|_| is_common);
                 // The link between the hosts and their gateway is short.
-                let device = between(place).map(|device| {
+                let added = between(place).filter(|_| known.is_none()).map(|device| {
                     let node = mesh.add_gateway(device);
                     let uplink = std::mem::replace(&mut access, self.access_link());
                     mesh.connect(node, router, LinkSpec::symmetric(uplink));
+                    if is_common {
+                        common = Some(node);
+                    }
                     node
                 });
+                let device = added.or(known);
                 let spec = LinkSpec {
                     forward: LinkConfig { jitter, ..access },
                     ..LinkSpec::symmetric(access)
@@ -244,6 +262,31 @@ impl Chain {
         rate: Bandwidth,
         tenants: &[TenantConfig],
     ) -> ChainRun<Station<Edge>> {
+        self.place_edges(seed, Some(rate), tenants, false)
+    }
+
+    /// Like [`build_with_edges`](Self::build_with_edges), with one gateway at which all groups arrive; all have to
+    /// cross the last bottleneck. They measure the line by trains, as the daemon does. `rate`: `None`: gateways find the rates of their paths.
+    ///
+    /// # Panics
+    ///
+    /// If there is not a tenant for every group.
+    pub fn build_with_common_egress(
+        &self,
+        seed: u64,
+        rate: Option<Bandwidth>,
+        tenants: &[TenantConfig],
+    ) -> ChainRun<Station<Edge>> {
+        self.place_edges(seed, rate, tenants, true)
+    }
+
+    fn place_edges(
+        &self,
+        seed: u64,
+        rate: Option<Bandwidth>,
+        tenants: &[TenantConfig],
+        common_egress: bool,
+    ) -> ChainRun<Station<Edge>> {
         assert!(
             tenants.len() == self.groups.len(),
             "every group has a tenant"
@@ -252,15 +295,20 @@ impl Chain {
             seed,
             number: edge_number(place),
             rate,
+            probe_share: match common_egress {
+                true => probe_share(),
+                false => Probability::ZERO,
+            },
             mtu: EDGE_MTU,
         };
         let edge = |place| Station::Gateway(Box::new(Edge::new(Instant::ZERO, spec(place))));
-        let mut run = self.build_with(seed, Station::Host, |place| Some(edge(place)));
+        let between = |place| Some(edge(place));
+        let mut run = self.place(seed, Station::Host, between, common_egress);
         for (index, tenant) in tenants.iter().enumerate() {
             let placed = run.groups[index].clone();
             let (near, far) = (
                 DevicePosition::Ingress(index),
-                DevicePosition::Egress(index),
+                DevicePosition::Egress(if common_egress { 0 } else { index }),
             );
             let ends = [
                 (placed.ingress, placed.egress, far, placed.receivers),
@@ -433,6 +481,11 @@ const fn edge_number(place: DevicePosition) -> u64 {
         DevicePosition::Ingress(index) => 2 * index as u64,
         DevicePosition::Egress(index) => 2 * index as u64 + 1,
     }
+}
+
+/// The daemon's default.
+fn probe_share() -> Probability {
+    Probability::new(0.005).expect("within 0..=1")
 }
 
 /// `[fairness §3.1]`.

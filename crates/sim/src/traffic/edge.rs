@@ -15,7 +15,7 @@ use keiro_core::{
     IpPacket as Carried, PacketError, PathConfig, PathId, PeerConfig, PeerId, PrivateKey, SocketId,
     TenantConfig, TenantError, TenantId, TenantSnapshot, TransmitBuf,
 };
-use keiro_units::{Bandwidth, Instant};
+use keiro_units::{Bandwidth, Instant, Probability};
 
 use super::{
     Body, Device, Ecn, IpPacket, Outgoing, TCP_HEADER, measure::Bins, packet::IP_HEADER, wire,
@@ -48,14 +48,16 @@ pub struct Edge {
 }
 
 /// Identity and access line of a gateway.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EdgeSpec {
     /// Seed of all its keys and random choices; the same at all gateways of a mesh.
     pub seed: u64,
     /// Distinct among gateways with this seed.
     pub number: u64,
-    /// Its path rate, in IP bytes.
-    pub rate: Bandwidth,
+    /// Its path rate, in IP bytes; `None`: it is found.
+    pub rate: Option<Bandwidth>,
+    /// Share of its path rate that trains take.
+    pub probe_share: Probability,
     /// Longest IP packet that it tries, in bytes.
     pub mtu: u16,
 }
@@ -94,6 +96,7 @@ impl Edge {
     pub fn new(now: Instant, spec: EdgeSpec) -> Self {
         let mut config = EndpointConfig::new(private_key(&spec, spec.number));
         config.unix_time_at_zero = UNIX_TIME_AT_ZERO;
+        config.probe_share = spec.probe_share;
         let chance = seed::derive_key(spec.seed, "edge", spec.number);
         let mut edge = Self {
             endpoint: Endpoint::new(now, config, chance),
@@ -123,7 +126,7 @@ impl Edge {
             id: PathId(0),
             socket: SocketId(0),
             remote: Some(SocketAddr::from((remote.address, PORT))),
-            rate: Some(self.spec.rate),
+            rate: self.spec.rate,
             mtu_max: self.spec.mtu,
             probe_limit: None,
         }];

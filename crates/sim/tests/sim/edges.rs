@@ -39,7 +39,7 @@ fn tenants(controller: ControllerConfig, weights: [f64; 2]) -> Vec<TenantConfig>
 
 fn keiro(unit: u64) -> ControllerConfig {
     ControllerConfig::Keiro {
-        unit: Bandwidth::from_mbit_per_second(unit),
+        unit: Some(Bandwidth::from_mbit_per_second(unit)),
     }
 }
 

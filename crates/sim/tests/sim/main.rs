@@ -5,6 +5,7 @@ mod bounds;
 mod brownout;
 mod capacity;
 mod captures;
+mod common_unit;
 mod delivery;
 mod edges;
 mod estimates;

@@ -581,7 +581,8 @@ fn a_unit_far_below_the_line_gets_a_note() {
     };
     assert_eq!(with("50Mbit", ""), None);
     assert_eq!(with("10Gbit", "[fairness]\nunit = \"1Gbit\"\n"), None);
-    let note = with("1Gbit", "").expect("250 times the default");
+    assert_eq!(with("1Gbit", ""), None);
+    let note = with("1Gbit", "[fairness]\nunit = \"4Mbit\"\n").expect("250 times the unit");
     assert!(note.contains("4Mbit") && note.contains("1Gbit"), "{note}");
 }
 

@@ -56,7 +56,7 @@ fn only_control_frames_leave_while_the_window_of_tenant_0_is_full() {
     let mut scheduler = scheduler();
     let unit = Bandwidth::from_mbit_per_second(1);
     let zero = TenantConfig {
-        controller: ControllerConfig::Keiro { unit },
+        controller: ControllerConfig::Keiro { unit: Some(unit) },
         ..TenantConfig::new(TenantId::ZERO)
     };
     scheduler.set_tenant(NOW, zero).expect("few");

@@ -10,20 +10,22 @@
 
 mod codel;
 mod flows;
+mod limited;
 mod parts;
 mod path_tenants;
 mod tenant_path;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use keiro_model::fairness::controller::ControllerConfig;
+use keiro_model::fairness::{common_unit::ArrivingRate, controller::ControllerConfig};
 use keiro_stats::TenantPeerStats;
-use keiro_units::Instant;
+use keiro_units::{Bandwidth, ByteCount, Instant};
 
 use self::{
     flows::QueuedPacket,
+    limited::Contradictions,
     path_tenants::{PathTenants, virtual_time_of},
     tenant_path::Readiness,
 };
@@ -46,6 +48,8 @@ struct Tenant {
     received_bytes: u64,
     marked: u64,
     drops: PacketDrops,
+    /// What arrives of it.
+    arriving: ArrivingRate,
 }
 
 /// All tenants towards one peer.
@@ -59,6 +63,11 @@ pub(crate) struct Tenants {
     cost: u64,
     /// Packets that were split: the number of the next.
     split: u64,
+    /// Tenants of the peer of which it says that they are limited. Bounded by the tenants that are configured.
+    limited: BTreeSet<TenantId>,
+    /// The unit that the peer has reported, and when.
+    reported_unit: Option<(Bandwidth, Instant)>,
+    contradictions: Contradictions,
 }
 
 /// A turn: who may send one packet on a path, and with what.
@@ -168,6 +177,9 @@ impl Tenants {
             cost_max,
             cost: 0,
             split: 0,
+            limited: BTreeSet::new(),
+            reported_unit: None,
+            contradictions: Contradictions::default(),
         }
     }
 
@@ -221,6 +233,7 @@ impl Tenants {
             return;
         };
         self.cost -= tenant.cost;
+        self.limited.remove(&id);
         for path_tenants in self.paths.values_mut() {
             path_tenants.remove(id);
         }
@@ -266,6 +279,7 @@ impl Tenants {
         };
         tenant.received += 1;
         tenant.received_bytes += bytes as u64;
+        tenant.arriving.on_packet(ByteCount::new(bytes as u64));
         true
     }
 
@@ -570,13 +584,19 @@ impl Tenants {
         id: TenantId,
         report: &DeliveryReport,
     ) {
+        let reported_unit = self.reported_unit(now);
         let Some(path_tenants) = self.paths.get_mut(&path.path) else {
             return;
         };
+        path_tenants.line.reported_unit = reported_unit;
+        let line = path_tenants.line;
         match path_tenants.tenant_paths.get_mut(&id) {
             Some(tenant_path) => {
+                tenant_path.on_line(line);
                 tenant_path.on_delivery_report(now, report, u64::from(path.mtu));
+                let found = tenant_path.contradicting_unit(now);
                 path_tenants.wake(id);
+                self.on_contradiction(now, path.path, id, found);
             }
             None => path_tenants.forget_removed(id, report.no_longer_in_flight),
         }
@@ -707,7 +727,8 @@ impl Tenants {
     fn snapshot(&self, now: Instant, id: TenantId, tenant: &Tenant) -> TenantSnapshot {
         let paths = self.paths.iter();
         let path_tenants = paths.filter_map(|(path, path_tenants)| {
-            Some(path_tenants.tenant_paths.get(&id)?.snapshot(now, *path))
+            let tenant_path = path_tenants.tenant_paths.get(&id)?;
+            Some(tenant_path.snapshot(now, *path, tenant.configured_unit()))
         });
         TenantSnapshot {
             id,
@@ -750,6 +771,7 @@ impl Tenant {
             received_bytes: 0,
             marked: 0,
             drops: PacketDrops::default(),
+            arriving: ArrivingRate::default(),
         }
     }
 }

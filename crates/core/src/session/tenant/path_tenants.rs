@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use keiro_model::fairness::controller::Weight;
+use keiro_model::fairness::controller::{Line, Weight};
 use keiro_units::Instant;
 
 use super::tenant_path::{Readiness, TenantPath};
@@ -25,6 +25,10 @@ pub(super) struct PathTenants {
     pub(super) removed: BTreeMap<TenantId, u64>,
     /// Memory of what waits.
     pub(super) cost: u64,
+    /// When it was last looked for tenants of which the peer is to be informed that they are limited.
+    pub(super) limited_at: Option<Instant>,
+    /// What is known of the path's line.
+    pub(super) line: Line,
 }
 
 impl PathTenants {
@@ -70,7 +74,9 @@ impl PathTenants {
     ) -> &mut TenantPath {
         self.tenant_paths.entry(id).or_insert_with(|| {
             let in_flight = self.removed.remove(&id).unwrap_or(0);
-            Box::new(TenantPath::new(now, config, u64::from(mtu), in_flight))
+            let mut tenant_path = TenantPath::new(now, config, u64::from(mtu), in_flight);
+            tenant_path.on_line(self.line);
+            Box::new(tenant_path)
         })
     }
 

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use keiro_model::fairness::controller::{
-    Allowance, Controller, ControllerConfig, Feedback, RoundTrip, Weight,
+use keiro_model::fairness::{
+    common_unit::REPORT_INTERVAL,
+    controller::{Allowance, Controller, ControllerConfig, Feedback, Line, RoundTrip, Weight},
 };
 use keiro_stats::TenantPathStats;
 use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
@@ -25,6 +26,9 @@ const CATCH_UP_MAX: Duration = Duration::from_millis(1);
 const AHEAD_MAX: Duration = Duration::from_micros(100);
 /// A controller is notified when a tenant sends again after a pause as long.
 const REST: Duration = Duration::from_secs(1);
+/// A unit that contradicts what is found for as long is reported. Ours: what is found while tenants begin is not
+/// what they get.
+const CONTRADICTED_FOR: Duration = Duration::from_secs(5);
 /// Over which the acknowledged rate is counted.
 const RATE_SPAN: Duration = Duration::from_secs(1);
 
@@ -73,6 +77,12 @@ pub(super) struct TenantPath {
     pub(super) in_flight: u64,
     /// Its window or its rate has held something back since the last feedback.
     controller_limited: bool,
+    /// The same, since the peer was last informed, and when that was.
+    limited_news: bool,
+    informed_at: Option<Instant>,
+    line: Line,
+    /// Since when the configured unit contradicts the found one.
+    contradicted_since: Option<Instant>,
     packets_sent: u64,
     bytes_sent: u64,
     acked: u64,
@@ -133,6 +143,10 @@ impl TenantPath {
             sent_at: now,
             in_flight,
             controller_limited: false,
+            limited_news: false,
+            informed_at: None,
+            line: Line::default(),
+            contradicted_since: None,
             packets_sent: 0,
             bytes_sent: 0,
             acked: 0,
@@ -156,6 +170,43 @@ impl TenantPath {
             .controller
             .as_ref()
             .map(|controller| controller.allowance());
+        let line = std::mem::take(&mut self.line);
+        self.on_line(line);
+    }
+
+    /// Takes what is known of the line.
+    pub(super) fn on_line(&mut self, line: Line) {
+        if self.line == line {
+            return;
+        }
+        self.line = line;
+        if let Some(controller) = &mut self.controller {
+            controller.on_line(line);
+            self.allowance = Some(controller.allowance());
+        }
+    }
+
+    /// The found unit, if the configured one has contradicted it for a while.
+    pub(super) fn contradicting_unit(&mut self, now: Instant) -> Option<Bandwidth> {
+        let found = self.controller.as_ref().and_then(|of| of.found_unit());
+        let Some(found) = found.filter(|found| found.contradicts_configured) else {
+            self.contradicted_since = None;
+            return None;
+        };
+        let since = *self.contradicted_since.get_or_insert(now);
+        let lasts = now.saturating_duration_since(since) >= CONTRADICTED_FOR;
+        lasts.then_some(found.found)
+    }
+
+    /// More waited than was let go, and the peer is to be informed.
+    pub(super) fn take_limited(&mut self, now: Instant) -> bool {
+        let rested = |at| now.saturating_duration_since(at) >= REPORT_INTERVAL;
+        let is_news = self.limited_news && self.informed_at.is_none_or(rested);
+        if is_news {
+            self.limited_news = false;
+            self.informed_at = Some(now);
+        }
+        is_news
     }
 
     /// Without a window from now on.
@@ -268,6 +319,7 @@ impl TenantPath {
     /// Its window or its rate holds a packet back.
     pub(super) fn on_limited(&mut self) {
         self.controller_limited = true;
+        self.limited_news = true;
     }
 
     /// When its rate lets the next packet go; in the past: at once.
@@ -339,8 +391,14 @@ impl TenantPath {
         self.allowance = Some(controller.allowance());
     }
 
-    pub(super) fn snapshot(&self, now: Instant, path: PathId) -> TenantPathSnapshot {
+    pub(super) fn snapshot(
+        &self,
+        now: Instant,
+        path: PathId,
+        configured_unit: Option<Bandwidth>,
+    ) -> TenantPathSnapshot {
         let window = self.allowance.map(|allowance| allowance.window);
+        let found = self.controller.as_ref().and_then(|of| of.found_unit());
         let packet = self.bytes_sent.checked_div(self.packets_sent);
         let window_packets = window
             .zip(packet)
@@ -352,6 +410,8 @@ impl TenantPath {
                 window_packets,
                 rate: self.allowance.and_then(|allowance| allowance.rate),
                 acked_rate: self.span.rate(now),
+                configured_unit,
+                found_unit: found.map(|found| found.found),
                 srtt: self.round_trip,
                 loss: Probability::from_ratio(self.lost, self.acked + self.lost),
                 in_flight_bytes: self.in_flight,

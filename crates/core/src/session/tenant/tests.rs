@@ -158,7 +158,7 @@ proptest! {
             now += Duration::from_micros(len as u64);
             match what {
                 0 => {
-                    let controller = if len % 2 == 0 { ControllerConfig::Keiro { unit } } else { ControllerConfig::Open };
+                    let controller = if len % 2 == 0 { ControllerConfig::Keiro { unit: Some(unit) } } else { ControllerConfig::Open };
                     let small = TenantConfig {
                         queue_bytes_max: ByteCount::new(len as u64 * 10),
                         ..config(id, f64::from(id), controller)
@@ -301,7 +301,10 @@ fn alone(config: TenantConfig, seconds: usize) -> Vec<u64> {
 fn however_small_its_part_a_tenant_finds_what_an_idle_line_has() {
     for (weight, unit) in [(1.0, 40_000), (0.01, 4_000_000), (0.001, 4_000_000)] {
         let unit = Bandwidth::from_bits_per_second(unit);
-        let sent = alone(config(1, weight, ControllerConfig::Keiro { unit }), 40);
+        let sent = alone(
+            config(1, weight, ControllerConfig::Keiro { unit: Some(unit) }),
+            40,
+        );
         let most = sent.iter().max().expect("40 seconds");
         assert!(*most > 1_000_000, "weight {weight}, {unit}: {sent:?}");
     }

@@ -72,6 +72,8 @@ impl Session {
         self.write_acks(now, id, true, &mut acks);
         self.unknown_tenants.write(now, acks_end, &mut buf.bytes);
         self.prefix_mismatches.write(acks_end, &mut buf.bytes);
+        self.write_unit_report(acks_end, &mut buf.bytes);
+        self.write_limited(now, id, grant.tenant, acks_end, &mut buf.bytes);
         let mut next = match first_frame.is_part {
             true => self.write_part(now, id, grant, buf, &mut frames),
             false => Some(first.len),

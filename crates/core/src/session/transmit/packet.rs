@@ -156,6 +156,8 @@ impl Session {
         if packet.aggregate.is_none() {
             self.unknown_tenants.write(now, packet.end, out);
             self.prefix_mismatches.write(packet.end, out);
+            self.write_unit_report(packet.end, out);
+            self.write_all_limited(now, id, packet.end, out);
         }
         // An aggregate that parity has recovered is acknowledged when it arrives but not read, and parity
         // does not recover its acknowledgements: they must not count as arrived.

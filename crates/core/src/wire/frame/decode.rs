@@ -40,7 +40,7 @@ impl<'a> Frame<'a> {
             AGGREGATE => return decode_aggregate(reader).map(Some),
             PACKET | PACKET_MARKED => return decode_packet(kind, reader).map(Some),
             TRAIN | TRAIN_REPORT | FEEDBACK | PROTECTED | PARITY | UNKNOWN_TENANT | REFUSAL
-            | PREFIX_MISMATCH | PROBE_LIMIT | PACKET_PART => {
+            | PREFIX_MISMATCH | PROBE_LIMIT | PACKET_PART | TENANT_LIMITED | TENANT_UNIT => {
                 return decode_sized(kind, reader).map(Some);
             }
             SKIPPABLE.. => {
@@ -229,6 +229,13 @@ fn decode_sized<'a>(kind: u64, reader: &mut Reader<'a>) -> Result<Frame<'a>, Fra
             ))
         }
         PACKET_PART => decode_packet_part(&mut reader),
+        TENANT_LIMITED => {
+            let tenant = u32::try_from(field(reader.varint())?);
+            tenant
+                .map(Frame::TenantLimited)
+                .map_err(|_| FrameError::Range)
+        }
+        TENANT_UNIT => field(reader.varint()).map(Frame::TenantUnit),
         REFUSAL => field(reader.u8()).map(|byte| Frame::Refusal(RefusalCause::from_byte(byte))),
         _ => Feedback::decode(&mut reader).map(Frame::Feedback),
     }

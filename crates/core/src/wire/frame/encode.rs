@@ -66,9 +66,13 @@ impl Frame<'_> {
             Self::PrefixMismatch(mismatch) => encode_prefix_mismatch(buf, mismatch),
             Self::ProbeLimit(limit) => {
                 let limit = limit.map_or(VARINT_MAX, |limit| limit.min(VARINT_MAX - 1));
-                put_varint(buf, PROBE_LIMIT);
-                put_varint(buf, varint_len(limit) as u64);
-                put_varint(buf, limit);
+                put_skippable_varint(buf, PROBE_LIMIT, limit);
+            }
+            Self::TenantLimited(tenant) => {
+                put_skippable_varint(buf, TENANT_LIMITED, tenant.into());
+            }
+            Self::TenantUnit(unit) => {
+                put_skippable_varint(buf, TENANT_UNIT, unit.min(VARINT_MAX));
             }
             Self::Unknown(kind) => {
                 put_varint(buf, kind);
@@ -278,6 +282,13 @@ fn put_target(buf: &mut Vec<u8>, target: Option<SocketAddr>) {
             buf.extend_from_slice(&port.to_be_bytes());
         }
     }
+}
+
+/// A frame of a number and nothing else.
+fn put_skippable_varint(buf: &mut Vec<u8>, kind: u64, value: u64) {
+    put_varint(buf, kind);
+    put_varint(buf, varint_len(value) as u64);
+    put_varint(buf, value);
 }
 
 fn encode_prefix_mismatch(buf: &mut Vec<u8>, mismatch: PrefixMismatch) {

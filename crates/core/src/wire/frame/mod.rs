@@ -67,6 +67,9 @@ const PREFIX_MISMATCH: u64 = 0x47;
 const PROBE_LIMIT: u64 = 0x48;
 /// Sent only to peers that know it.
 const PACKET_PART: u64 = 0x49;
+/// Sent only to peers that know them.
+const TENANT_LIMITED: u64 = 0x4a;
+const TENANT_UNIT: u64 = 0x4b;
 
 /// Most aggregates of a group.
 const GROUP_MAX: u8 = 32;
@@ -240,6 +243,10 @@ pub enum Frame<'a> {
     /// What both ends together may send a month on the path over which it comes, to keep it alive and to measure it:
     /// bytes of IP packets; `None`: it is not limited any more.
     ProbeLimit(Option<u64>),
+    /// More waits of this tenant at the sender than its window and rate let go.
+    TenantLimited(u32),
+    /// Largest rate per weight of limited tenants that arrive at the sender, from all of its peers, bit/s.
+    TenantUnit(u64),
     /// A frame that this version does not know and may skip.
     Unknown(u64),
 }
@@ -309,6 +316,8 @@ impl Frame<'_> {
                 | Self::Refusal(_)
                 | Self::PrefixMismatch(_)
                 | Self::ProbeLimit(_)
+                | Self::TenantLimited(_)
+                | Self::TenantUnit(_)
                 | Self::Close
         )
     }
@@ -339,6 +348,11 @@ impl Frame<'_> {
 
     /// Most bytes of a `ProbeLimit`.
     pub const PROBE_LIMIT_LEN_MAX: usize = 2 + 1 + 8;
+
+    /// Most bytes of a `TenantLimited`, and of a `TenantUnit`.
+    pub const TENANT_LIMITED_LEN_MAX: usize = 2 + 1 + 8;
+    /// See [`TENANT_LIMITED_LEN_MAX`](Self::TENANT_LIMITED_LEN_MAX).
+    pub const TENANT_UNIT_LEN_MAX: usize = 2 + 1 + 8;
 
     /// Bytes of a `Packet` beside its data, of at most `len` bytes.
     pub const fn packet_head_len(tenant: u32, len: usize) -> usize {

@@ -160,7 +160,9 @@ fn frame(data: &'static [u8]) -> impl Strategy<Value = Frame<'static>> {
                 })
             ),
         proptest::option::of(0..VARINT_MAX).prop_map(Frame::ProbeLimit),
-        (PACKET_PART + 1..1 << 62).prop_map(Frame::Unknown),
+        any::<u32>().prop_map(Frame::TenantLimited),
+        (0..VARINT_MAX).prop_map(Frame::TenantUnit),
+        (TENANT_UNIT + 1..1 << 62).prop_map(Frame::Unknown),
     ]
 }
 

@@ -351,6 +351,18 @@ pub(crate) fn packet_part(tenant: u64, number: u64, place: [u8; 2], data: &[u8])
     frame(0x49, &[&varint(body.len() as u64), &body])
 }
 
+/// A tenant has more to send than it may.
+pub(crate) fn tenant_limited(tenant: u64) -> Vec<u8> {
+    let body = varint(tenant);
+    frame(0x4a, &[&varint(body.len() as u64), &body])
+}
+
+/// What a weight of 1 gets, bit/s.
+pub(crate) fn tenant_unit(unit: u64) -> Vec<u8> {
+    let body = varint(unit);
+    frame(0x4b, &[&varint(body.len() as u64), &body])
+}
+
 /// A message given up.
 pub(crate) fn message_drop(number: u64, total: u64) -> Vec<u8> {
     frame(9, &[&varint(number), &varint(total)])

@@ -4,10 +4,11 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
-use keiro_model::fairness::controller::{
-    Controller, ControllerConfig, Feedback, RoundTrip, Weight,
+use keiro_model::fairness::{
+    common_unit::{ArrivingRate, CommonUnit, REPORT_INTERVAL, REPORT_LIFETIME},
+    controller::{Controller, ControllerConfig, Feedback, Line, RoundTrip, Weight},
 };
-use keiro_units::{ByteCount, Instant};
+use keiro_units::{Bandwidth, ByteCount, Instant};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 
@@ -32,6 +33,12 @@ pub(crate) struct Tenant {
     pub(crate) active: Vec<(f64, f64)>,
     /// Changes of its weight: (second, weight).
     pub(crate) changes: Vec<(f64, f64)>,
+    /// What its ingress takes for its route's capacity, of the right one; 0: it knows none.
+    pub(crate) capacity: f64,
+    /// The gateway at which it arrives.
+    pub(crate) egress: usize,
+    /// The smallest delay was measured with the queue that was there when it began.
+    pub(crate) knows_way: bool,
 }
 
 impl Tenant {
@@ -42,6 +49,9 @@ impl Tenant {
             route: vec![0],
             active: vec![(start, 1e9)],
             changes: Vec::new(),
+            capacity: 0.0,
+            egress: 0,
+            knows_way: false,
         }
     }
 }
@@ -53,6 +63,8 @@ pub(crate) struct Bench {
     pub(crate) controller: ControllerConfig,
     pub(crate) seconds: usize,
     pub(crate) seed: u64,
+    /// Gateways report the unit of what arrives.
+    pub(crate) reports: bool,
 }
 
 /// What a run gave.
@@ -134,6 +146,13 @@ enum Kind {
         lost: bool,
     },
     Wake(usize),
+    /// A gateway reports its unit.
+    Report,
+    /// It arrives at an ingress, in bit/s.
+    Reported {
+        tenant: usize,
+        unit: u64,
+    },
 }
 
 struct Sender {
@@ -148,6 +167,9 @@ struct Sender {
     min: u64,
     reported_at: u64,
     sent_at: u64,
+    line: Line,
+    unit_at: u64,
+    arriving: ArrivingRate,
 }
 
 struct Run<'a> {
@@ -163,6 +185,7 @@ struct Run<'a> {
     waits: Vec<Vec<f64>>,
     sent: u64,
     lost: u64,
+    units: Vec<CommonUnit>,
 }
 
 const SECOND: f64 = 1e9;
@@ -184,8 +207,16 @@ impl Bench {
             waits: vec![Vec::new(); self.links.len()],
             sent: 0,
             lost: 0,
+            units: vec![CommonUnit::default(); self.tenants.len()],
         };
+        if self.reports {
+            run.push(0, Kind::Report);
+        }
         for (index, tenant) in self.tenants.iter().enumerate() {
+            let narrowest = tenant.route.iter().map(|link| self.links[*link].mbit);
+            let capacity = narrowest.fold(f64::INFINITY, f64::min) * 1e6 * tenant.capacity;
+            let capacity =
+                (capacity > 0.0).then(|| Bandwidth::from_bits_per_second(capacity as u64));
             run.senders.push(Sender {
                 controller: None,
                 in_flight: 0,
@@ -195,9 +226,18 @@ impl Bench {
                 acked: 0,
                 lost: 0,
                 round_trip: None,
-                min: u64::MAX,
+                min: match tenant.knows_way {
+                    true => (tenant.round_trip_ms * 1e6) as u64,
+                    false => u64::MAX,
+                },
                 reported_at: 0,
                 sent_at: 0,
+                line: Line {
+                    capacity,
+                    reported_unit: None,
+                },
+                unit_at: 0,
+                arriving: ArrivingRate::default(),
             });
             for (start, _) in &tenant.active {
                 run.push((start * SECOND) as u64, Kind::Wake(index));
@@ -262,8 +302,42 @@ impl Run<'_> {
                     self.senders[tenant].wake_at = None;
                     self.send(tenant);
                 }
+                Kind::Report => self.report(),
+                Kind::Reported { tenant, unit } => {
+                    let sender = &mut self.senders[tenant];
+                    sender.unit_at = self.now;
+                    sender.line.reported_unit = Some(Bandwidth::from_bits_per_second(unit));
+                    if let Some(controller) = &mut sender.controller {
+                        controller.on_line(sender.line);
+                    }
+                }
             }
         }
+    }
+
+    /// Every gateway reports what arrives at it.
+    fn report(&mut self) {
+        let now = Instant::from_nanos(self.now);
+        let second = self.now as f64 / SECOND;
+        for egress in 0..self.units.len() {
+            let tenants = 0..self.bench.tenants.len();
+            let here = tenants.filter(|tenant| self.bench.tenants[*tenant].egress == egress);
+            let here: Vec<usize> = here.collect();
+            let mut largest = Vec::new();
+            for tenant in &here {
+                let weight = Weight::new(self.weight(*tenant, second));
+                let arriving = &mut self.senders[*tenant].arriving;
+                largest.extend(weight.and_then(|weight| arriving.poll(now, weight)));
+            }
+            if let Some(unit) = self.units[egress].report(now, largest.into_iter()) {
+                let unit = unit.as_bits_per_second();
+                for tenant in here {
+                    let way = self.bench.tenants[tenant].round_trip_ms * 1e6 / 2.0;
+                    self.push(self.now + way as u64, Kind::Reported { tenant, unit });
+                }
+            }
+        }
+        self.push(self.now + REPORT_INTERVAL.as_nanos() as u64, Kind::Report);
     }
 
     /// A packet arrives at a link: when it leaves; `None`: it is dropped.
@@ -314,6 +388,8 @@ impl Run<'_> {
             if let Some(rates) = self.rates.get_mut(second) {
                 rates[tenant] += PACKET as f64 * 8.0 / 1e6;
             }
+            let arriving = &mut self.senders[tenant].arriving;
+            arriving.on_packet(ByteCount::new(PACKET));
             self.push(
                 leaves + back,
                 Kind::Resolved {
@@ -363,6 +439,16 @@ impl Run<'_> {
                 limited: sender.limited,
                 packet: ByteCount::new(PACKET),
             };
+            let age = Duration::from_nanos(now - sender.unit_at);
+            if sender.line.reported_unit.is_some() && age > REPORT_LIFETIME {
+                sender.line.reported_unit = None;
+                if let Some(controller) = &mut sender.controller {
+                    controller.on_line(sender.line);
+                }
+            }
+            if sender.limited {
+                sender.arriving.on_limited(feedback.now);
+            }
             sender.limited = false;
             (sender.acked, sender.lost, sender.reported_at) = (0, 0, now);
             if let Some(controller) = &mut sender.controller {
@@ -403,6 +489,9 @@ impl Run<'_> {
             let (now_ns, sender) = (self.now, &mut self.senders[tenant]);
             if sender.controller.is_none() {
                 sender.controller = controller.begin(now, weight, ByteCount::new(PACKET));
+                if let Some(controller) = &mut sender.controller {
+                    controller.on_line(sender.line);
+                }
             }
             let Some(controller) = &mut sender.controller else {
                 return;
@@ -495,6 +584,7 @@ pub(crate) fn one_bottleneck(controller: ControllerConfig, seed: u64) -> Bench {
         controller,
         seconds: 50,
         seed,
+        reports: false,
     }
 }
 
@@ -515,6 +605,32 @@ pub(crate) fn three_bottlenecks(controller: ControllerConfig, b3: f64, seed: u64
         controller,
         seconds: 50,
         seed,
+        reports: false,
+    }
+}
+
+/// Four tenants that begin 5 s apart, over a buffer of 12 ms and at least 20 packets; from 25 s the last one is
+/// alone.
+pub(crate) fn latecomers(mbit: f64) -> Bench {
+    let packets = (mbit * 1e6 * 0.012 / 8.0 / PACKET as f64).max(20.0);
+    let tenants = [(1.0, 20.0), (8.0, 60.0), (2.0, 5.0), (4.0, 150.0)];
+    let tenants = tenants
+        .iter()
+        .enumerate()
+        .map(|(index, (weight, round_trip))| {
+            let mut tenant = Tenant::new(*weight, *round_trip, index as f64 * 5.0);
+            if index < 3 {
+                tenant.active[0].1 = 25.0;
+            }
+            tenant
+        });
+    Bench {
+        links: vec![link(mbit, packets, 0.0)],
+        tenants: tenants.collect(),
+        controller: ControllerConfig::Keiro { unit: None },
+        seconds: 35,
+        seed: 1,
+        reports: true,
     }
 }
 
