@@ -91,9 +91,8 @@ pub(super) fn join(args: &args::Join) -> Result<(), Failure> {
     installed.keep_key();
     let configured = installed.configure(&files, &token, &enrolled, &machine, &networks)?;
     if !openings.all.is_empty() {
-        let device = configured.device.clone();
         installed.open_firewall(&Wanted {
-            device: &device,
+            device: &configured.device,
             ..wanted(USUAL_DEVICE)
         });
     }

@@ -227,8 +227,10 @@ mod tests {
                     packet: ByteCount::new(far),
                 });
                 if step % 13 == 0 {
-                    let line =
-                        |step: u64| (step % 2 == 0).then(|| Bandwidth::from_bits_per_second(far));
+                    let line = |step: u64| {
+                        step.is_multiple_of(2)
+                            .then(|| Bandwidth::from_bits_per_second(far))
+                    };
                     begun.on_line(Line {
                         capacity: line(step / 13),
                         reported_unit: line(step / 26),
