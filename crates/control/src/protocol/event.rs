@@ -543,7 +543,7 @@ pub struct Timestamp(pub SystemTime);
 
 impl EventKind {
     /// The names of all events of this version.
-    pub const NAMES: [&'static str; 40] = [
+    pub const NAMES: [&'static str; 42] = [
         "started",
         "draining",
         "peer_up",
@@ -574,6 +574,8 @@ impl EventKind {
         "tenant_unknown",
         "tenant_refused",
         "prefix_mismatch",
+        "prefix_withheld",
+        "prefix_routed",
         "device_lost",
         "device_restored",
         "device_down",
