@@ -543,7 +543,7 @@ pub struct Timestamp(pub SystemTime);
 
 impl EventKind {
     /// The names of all events of this version.
-    pub const NAMES: [&'static str; 42] = [
+    pub const NAMES: [&'static str; 43] = [
         "started",
         "draining",
         "peer_up",
@@ -572,6 +572,7 @@ impl EventKind {
         "reloaded",
         "config_rejected",
         "tenant_unknown",
+        "unit_contradicted",
         "tenant_refused",
         "prefix_mismatch",
         "prefix_withheld",

@@ -226,7 +226,8 @@ mod tests {
         assert!((rate(Some(4), line(None, None), at_unit) - 4.0).abs() < 1e-9);
         // Too small a one stays.
         assert!((rate(Some(4), line(Some(100), Some(40)), at_unit) - 4.0).abs() < 1e-9);
-        let found = rate(Some(90), line(Some(100), Some(40)), at_unit);
+        // A full packet of this line takes 0.12 ms of the queue.
+        let found = rate(Some(90), line(Some(100), Some(40)), at_unit + 0.000_12);
         assert!((40.0..43.0).contains(&found), "{found}");
         let found = rate(Some(90), line(Some(10), None), at_unit);
         assert!((10.0..31.0).contains(&found), "{found}");

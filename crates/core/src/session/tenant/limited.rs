@@ -124,7 +124,7 @@ impl Tenants {
             return Vec::new();
         };
         let rested = |at| now.saturating_duration_since(at) >= REPORT_INTERVAL;
-        if !path_tenants.limited_at.is_none_or(rested) {
+        if max == 0 || !path_tenants.limited_at.is_none_or(rested) {
             return Vec::new();
         }
         path_tenants.limited_at = Some(now);

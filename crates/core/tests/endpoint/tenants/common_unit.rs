@@ -27,23 +27,29 @@ fn backlogged(features: Features) -> Victim {
     victim
 }
 
-/// Tenants that are said to be limited, and units that are reported, in two seconds.
-fn heard(victim: &mut Victim, told: &[Vec<u8>]) -> (Vec<u32>, Vec<u64>) {
+/// Tenants that are said to be limited, and units that are reported, in two seconds. What the endpoint sends is not
+/// acknowledged, so that its tenant's window stays full; challenges are answered.
+fn heard(victim: &mut Victim, arriving: &[Vec<u8>]) -> (Vec<u32>, Vec<u64>) {
     let (mut limited, mut units) = (Vec::new(), Vec::new());
-    for _ in 0..20 {
-        victim.now += Duration::from_millis(100);
-        for frame in told {
+    for _ in 0..200 {
+        victim.now += Duration::from_millis(10);
+        for frame in arriving {
             victim.tell(frame);
         }
+        let mut challenges = Vec::new();
         for (_, clear) in victim.hear().packets {
             let mut reader = Reader::new(&clear);
             while let Some(frame) = Frame::decode(&mut reader).expect("sound frames") {
                 match frame {
                     Frame::TenantLimited(tenant) => limited.push(tenant),
                     Frame::TenantUnit(unit) => units.push(unit),
+                    Frame::PathChallenge(token) => challenges.push(token),
                     _ => {}
                 }
             }
+        }
+        for token in challenges {
+            victim.tell(&frame(4, &[&token.to_be_bytes()]));
         }
     }
     (limited, units)
