@@ -12,7 +12,7 @@ use keiro_control::{
     protocol::EventKind,
 };
 use keiro_core::{PeerId, SocketId};
-use keiro_linux::interface;
+use keiro_linux::{interface, realtime::thread_cpu_time};
 
 use crate::{
     active::{OpenError, open_uplink},
@@ -69,10 +69,10 @@ impl Gateway {
         self.found.interfaces = found_interfaces(&self.written, &network, before);
         self.found.withheld = withheld(&self.written, &network, &self.found.hosts);
         if self.found != self.followed {
-            let begun = Stopwatch::now();
+            let before = thread_cpu_time();
             self.follow_found(&network)?;
             if let Some(watch) = &mut self.network {
-                watch.on_followed(begun.elapsed());
+                watch.on_followed(thread_cpu_time().saturating_sub(before));
             }
         }
         for change in self.active.uplinks_mut().on_network(&network) {

@@ -51,6 +51,8 @@ fn ping_and_tcp_pass_in_both_versions() {
         .filter(|metric| metric.starts_with("keiro_tenant_"));
     let stats = TenantStats::STATS.iter().chain(TenantPeerStats::STATS);
     let stats = stats.chain(TenantPathStats::STATS).map(|stat| stat.metric);
+    // Neither reported, with one peer, nor measured yet.
+    let stats = stats.filter(|metric| !metric.contains("found_unit"));
     for metric in of_tenants.chain(stats) {
         let line = format!("\n{metric}{{tenant=\"blue\"");
         assert!(page.contains(&line), "no {metric} in {page}");

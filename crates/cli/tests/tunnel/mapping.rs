@@ -77,7 +77,7 @@ fn hosts_with_the_same_addresses_reach_each_other_by_mapped_ones() {
     world.sh("kyoto", "nft flush ruleset");
     eventually("the rules are there again", || {
         let rules = world.sh("kyoto", "nft list ruleset");
-        (rules.contains("dnat ip prefix to 10.1.0.0/24") && rules.contains("ip6 keiro-map-1"))
+        (rules.contains("dnat prefix to 10.1.0.0/24") && rules.contains("ip6 keiro-map-1"))
             .then_some(())
     });
     world.ping("desk", "10.99.1.20");

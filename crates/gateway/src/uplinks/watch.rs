@@ -8,6 +8,7 @@ use std::{
 
 use keiro_control::config::{Config, Family, Local};
 use keiro_linux::{
+    realtime::thread_cpu_time,
     route::RouteWatch,
     uplink::{UplinkSocket, is_reverse_path_strict},
 };
@@ -32,7 +33,7 @@ pub(crate) struct NetworkWatch {
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 /// The list may have changed faster than it could be read. Ours.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
-/// A look, and what follows from it, may take this part of the time, where a routing daemon changes routes without
+/// A look, and what follows from it, may take this part of a processor, where a routing daemon changes routes without
 /// end, or many peers come with several uplinks at once.
 const PAUSES_PER_LOOK: u32 = 10;
 
@@ -85,7 +86,7 @@ impl NetworkWatch {
         self.resolvers.is_changed()
     }
 
-    /// To follow the last look took so long; the next one is put off by a multiple of it.
+    /// To follow the last look took so much processor time; the next one is put off by a multiple of it.
     pub(crate) fn on_followed(&mut self, took: Duration) {
         self.next = self.next.max(Stopwatch::now() + took * PAUSES_PER_LOOK);
     }
@@ -100,10 +101,10 @@ impl NetworkWatch {
     /// # Errors
     /// The kernel does not answer.
     pub(crate) fn look(&mut self, config: &Config) -> io::Result<Network> {
-        let begun = Stopwatch::now();
+        let before = thread_cpu_time();
         self.due = None;
         let network = self.network(config);
-        let took = begun.elapsed();
+        let took = thread_cpu_time().saturating_sub(before);
         self.next = Stopwatch::now() + PAUSE_MIN.max(took * PAUSES_PER_LOOK);
         if network.is_err() {
             self.due = Some(self.next.max(Stopwatch::now() + PAUSE_AFTER_ERROR));
