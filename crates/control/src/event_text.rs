@@ -1,12 +1,14 @@
 //! Events in sentences, with their reasons in numbers: the gateway's log and the pages of `keiro web` show them.
 //! Programs read events from `keiro monitor`.
 
+mod severity;
 mod unanswered;
 
 use std::time::Duration;
 
 use keiro_units::Bandwidth;
 
+pub use self::severity::{Severity, severity};
 pub use self::unanswered::{UnansweredPackets, clock_behind, key_fault};
 use crate::{
     config::{Class, MTU_MIN},
@@ -499,7 +501,7 @@ fn moved(app: &str, from: Option<&str>, to: Option<&str>, reason: MoveReason) ->
 }
 
 /// A path has turned out to carry less than every path of IPv6 does.
-pub fn fell_below_base(from_bytes: u64, to_bytes: u64) -> bool {
+pub(crate) fn fell_below_base(from_bytes: u64, to_bytes: u64) -> bool {
     from_bytes >= MTU_MIN && to_bytes < MTU_MIN
 }
 

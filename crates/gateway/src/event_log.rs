@@ -7,7 +7,7 @@ use std::{
 };
 
 use keiro_control::{
-    event_text::{fell_below_base, sentence},
+    event_text::{Severity, sentence, severity},
     protocol::{EventKind, encode_line},
 };
 use tracing::Level;
@@ -228,47 +228,11 @@ impl Line {
     }
 }
 
-/// Whether the log has an event as a warning: something does not work, or does not as configured.
-pub fn is_warning(kind: &EventKind) -> bool {
-    level(kind) == Level::WARN
-}
-
 fn level(kind: &EventKind) -> Level {
-    match kind {
-        EventKind::PeerDown { .. }
-        | EventKind::VersionMismatch { .. }
-        | EventKind::ClockBehind { .. }
-        | EventKind::DuplicateKey { .. }
-        | EventKind::KeyRefused { .. }
-        | EventKind::WrongKey { .. }
-        | EventKind::HandshakeUnanswered { .. }
-        | EventKind::PathUnanswered { .. }
-        | EventKind::AppMismatch { .. }
-        | EventKind::PathDown { .. }
-        | EventKind::LocalChanged {
-            problem: Some(_), ..
-        }
-        | EventKind::TargetMissed { .. }
-        | EventKind::MessageExpired { .. }
-        | EventKind::ConfigRejected { .. }
-        | EventKind::PrefixMismatch { .. }
-        | EventKind::PrefixWithheld { .. }
-        | EventKind::DeviceLost { .. }
-        | EventKind::DeviceDown { .. }
-        | EventKind::TenantUnknown { .. }
-        | EventKind::TenantRefused { .. }
-        | EventKind::UnitContradicted { .. }
-        | EventKind::StoreLost { .. }
-        | EventKind::StoreNotice { .. }
-        | EventKind::JoinRefused { .. }
-        | EventKind::EventsLost { .. } => Level::WARN,
-        EventKind::MtuChanged {
-            from_bytes,
-            to_bytes,
-            ..
-        } if fell_below_base(*from_bytes, *to_bytes) => Level::WARN,
-        EventKind::KeyChanged { .. } | EventKind::MtuChanged { .. } => Level::DEBUG,
-        _ => Level::INFO,
+    match severity(kind) {
+        Severity::Warning => Level::WARN,
+        Severity::Recovery | Severity::Info => Level::INFO,
+        Severity::Debug => Level::DEBUG,
     }
 }
 

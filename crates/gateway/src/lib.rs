@@ -67,7 +67,7 @@ use keiro_linux::{
     signal::Signals,
 };
 
-pub use event_log::{EVENT_FIELDS, is_warning};
+pub use event_log::EVENT_FIELDS;
 pub use follow_uplinks::{PathsNow, paths_now};
 pub use gateway::Gateway;
 pub use message_tls::problem as message_tls_problem;

@@ -6,11 +6,12 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use keiro_control::protocol::{
-    AppSnapshot, Event, Explanation, PathSnapshot, RecentEvent, StatusSnapshot, TenantSnapshot,
+use keiro_control::{
+    event_text::{Severity, sentence, severity},
+    protocol::{
+        AppSnapshot, Event, Explanation, PathSnapshot, RecentEvent, StatusSnapshot, TenantSnapshot,
+    },
 };
-
-use crate::Describe;
 
 /// Events that are kept to look at. Ours: an hour of a gateway that has much to say.
 pub(crate) const EVENTS_MAX: usize = 2000;
@@ -92,18 +93,16 @@ pub(crate) struct Data {
     /// Events that have come so far.
     pub(crate) events_seen: u64,
     pub(crate) explained: Option<Explained>,
-    describe: Describe,
 }
 
 impl Data {
-    pub(crate) fn new(describe: Describe) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             connection: Connection::Opening,
             snapshot: None,
             events: VecDeque::new(),
             events_seen: 0,
             explained: None,
-            describe,
         }
     }
 
@@ -140,13 +139,13 @@ impl Data {
 
     fn add(&mut self, event: &Event) {
         self.events_seen += 1;
-        self.events.push_front(self.line(event));
+        self.events.push_front(Self::line(event));
         self.events.truncate(EVENTS_MAX);
     }
 
     /// Events of the last minutes that the gateway has kept, behind those that have come since.
     fn add_recent(&mut self, recent: &[RecentEvent]) {
-        let mut older: Vec<EventLine> = recent.iter().map(|of| self.line(&of.event)).collect();
+        let mut older: Vec<EventLine> = recent.iter().map(|of| Self::line(&of.event)).collect();
         older.sort_by_key(|line| std::cmp::Reverse(line.time));
         let is_new = |line: &EventLine| !self.events.contains(line);
         older.retain(is_new);
@@ -154,12 +153,12 @@ impl Data {
         self.events.truncate(EVENTS_MAX);
     }
 
-    fn line(&self, event: &Event) -> EventLine {
+    fn line(event: &Event) -> EventLine {
         EventLine {
             time: event.time.0,
             name: event.kind.name(),
-            text: (self.describe.sentence)(&event.kind),
-            is_warning: (self.describe.is_warning)(&event.kind),
+            text: sentence(&event.kind),
+            is_warning: severity(&event.kind) == Severity::Warning,
         }
     }
 }

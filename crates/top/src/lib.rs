@@ -20,8 +20,6 @@ mod view;
 
 use std::{io, path::PathBuf, time::Duration};
 
-use keiro_control::protocol::EventKind;
-
 pub use run::run;
 pub use terminal::Screen;
 
@@ -34,15 +32,6 @@ pub struct Options {
     pub interval: Duration,
     /// Colours repeat what the words say.
     pub colour: bool,
-    pub describe: Describe,
-}
-
-/// Events in words.
-#[derive(Clone, Copy, Debug)]
-pub struct Describe {
-    pub sentence: fn(&EventKind) -> String,
-    /// It says that something does not work.
-    pub is_warning: fn(&EventKind) -> bool,
 }
 
 /// Why nothing can be shown.

@@ -73,7 +73,7 @@ impl Top {
     fn new(options: &Options, source: Source) -> Self {
         Self {
             source,
-            live: Data::new(options.describe),
+            live: Data::new(),
             held: None,
             view: View::default(),
             colour: options.colour,

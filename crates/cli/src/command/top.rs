@@ -2,7 +2,7 @@
 
 use std::os::unix::net::UnixStream;
 
-use keiro_top::{Describe, Options, TopError};
+use keiro_top::{Options, TopError};
 
 use super::socket::Socket;
 use crate::{args, failure::Failure, output::Style};
@@ -20,10 +20,6 @@ pub(super) fn top(args: &args::Top) -> Result<(), Failure> {
         socket: socket.clone(),
         interval: args.interval.0,
         colour: !args.no_color && Style::of_stdout() == Style::Colour,
-        describe: Describe {
-            sentence: keiro_control::event_text::sentence,
-            is_warning: keiro_gateway::is_warning,
-        },
     };
     keiro_top::run(&options).map_err(|error| match error {
         TopError::NotATerminal(_) => Failure::new(error.to_string()).hint(

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use keiro_control::protocol::Timestamp;
+use keiro_control::{event_text::Severity, protocol::Timestamp};
 use maud::{Markup, html};
 
 use super::{
@@ -13,7 +13,7 @@ use super::{
 use crate::{
     source::{
         Source,
-        events::{Events, Seen, Weight},
+        events::{Events, Seen},
     },
     text,
 };
@@ -92,10 +92,10 @@ fn line(base: &str, event: &Seen) -> Markup {
         from: around(event.time.checked_sub(AROUND)),
         to: around(event.time.checked_add(AROUND)),
     };
-    let class = match event.weight {
-        Weight::Bad => "bad",
-        Weight::Good => "good",
-        Weight::Neutral => "neutral",
+    let class = match event.severity {
+        Severity::Warning => "bad",
+        Severity::Recovery => "good",
+        Severity::Info | Severity::Debug => "neutral",
     };
     html! {
         li class=(class) {

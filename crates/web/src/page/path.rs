@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use keiro_control::{
+    event_text::Severity,
     protocol::{AppSnapshot, HistoryKind, PathHistory, PathHistoryRow, PathSnapshot, Response},
     rounded,
 };
@@ -16,7 +17,7 @@ use super::{
 };
 use crate::{
     drawing::{Band, Chart, Line, Mark, Unit},
-    source::{Answer, Data, Source, events::Weight, unexpected},
+    source::{Answer, Data, Source, unexpected},
     text::{self, known, seconds, word},
 };
 
@@ -248,7 +249,7 @@ fn brownouts(source: &Source, name: &str, peer: &str, from: f64) -> Vec<Mark> {
     let log = source.events();
     let of_path = log.newest().filter(|seen| {
         let subject = &seen.subject;
-        seen.weight == Weight::Bad
+        seen.severity == Severity::Warning
             && subject.path.as_deref() == Some(name)
             && subject.peer.as_deref() == Some(peer)
     });

@@ -9,7 +9,7 @@ use std::{
 };
 
 use keiro_control::{
-    event_text::sentence,
+    event_text::{Severity, sentence, severity},
     protocol::{
         Event, EventKind, Request, Response,
         client::{Client, ClientError},
@@ -37,18 +37,10 @@ pub(crate) struct Seen {
     /// Of the latest.
     pub(crate) time: SystemTime,
     pub(crate) kind: &'static str,
-    pub(crate) weight: Weight,
+    pub(crate) severity: Severity,
     pub(crate) subject: Subject,
     pub(crate) sentence: String,
     pub(crate) count: u64,
-}
-
-/// How an event is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Weight {
-    Bad,
-    Good,
-    Neutral,
 }
 
 /// What an event is about, as far as it has names.
@@ -76,7 +68,7 @@ impl Events {
         self.keep(Seen {
             time: event.time.0,
             kind: event.kind.name(),
-            weight: weight(&event.kind),
+            severity: severity(&event.kind),
             subject: subject(&event.kind),
             sentence: visible(&sentence(&event.kind), SENTENCE_CHARACTERS_MAX).into_owned(),
             count: 1,
@@ -101,7 +93,7 @@ impl Events {
         self.keep(Seen {
             time: now,
             kind: "gap",
-            weight: Weight::Bad,
+            severity: Severity::Warning,
             subject: Subject::default(),
             sentence: format!(
                 "{}; events are missing from here on until it answers again",
@@ -135,30 +127,6 @@ impl Events {
             self.forgotten += 1;
         }
         self.kept.push_back(event);
-    }
-}
-
-fn weight(kind: &EventKind) -> Weight {
-    match kind {
-        EventKind::PathUp { .. }
-        | EventKind::PeerUp { .. }
-        | EventKind::TargetMet { .. }
-        | EventKind::DeviceUp { .. }
-        | EventKind::DeviceRestored { .. }
-        | EventKind::StoreConnected { .. }
-        | EventKind::Started { .. }
-        | EventKind::SiteJoined { .. } => Weight::Good,
-        EventKind::Reloaded { .. }
-        | EventKind::AppMoved { .. }
-        | EventKind::KeyChanged { .. }
-        | EventKind::MtuChanged { .. }
-        | EventKind::AggregationChanged { .. }
-        | EventKind::AggregationResumed { .. }
-        | EventKind::RemoteChanged { .. }
-        | EventKind::LocalChanged { .. }
-        | EventKind::StoreNotice { .. }
-        | EventKind::Unknown => Weight::Neutral,
-        _ => Weight::Bad,
     }
 }
 
