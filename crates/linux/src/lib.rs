@@ -16,6 +16,7 @@ pub mod mptcp;
 pub mod mptcp_pm;
 pub mod namespace_lock;
 mod netlink;
+mod netlink_groups;
 pub mod netns;
 pub mod nexthop;
 pub mod nft;

@@ -2,14 +2,14 @@
 
 use std::{
     io::{self, Read, Write},
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
 use caps::{CapSet, Capability};
-use nix::sys::socket::{MsgFlags, NetlinkAddr, bind, recv, setsockopt, sockopt::RcvBuf};
+
+use crate::netlink_groups::NetlinkGroups;
 
 /// How long nft may take. Ours: a script of some rules takes milliseconds, and the caller waits.
 const TIME_MAX: Duration = Duration::from_secs(5);
@@ -125,14 +125,8 @@ impl Drop for Lent {
 /// Receives a notification for every change of nftables in the namespace in which it was opened. It does not report
 /// what changed.
 #[derive(Debug)]
-pub struct NftWatch {
-    descriptor: OwnedFd,
-}
+pub struct NftWatch(NetlinkGroups);
 
-/// One notification is as good as a thousand. Ours.
-const QUEUE_BYTES: usize = 16 << 10;
-/// Notifications read at once; more do not fit into the buffer.
-const DRAINED_MAX: u32 = 1024;
 /// `NFNLGRP_NFTABLES` (`include/uapi/linux/netfilter/nfnetlink.h`).
 const GROUP: u32 = 7;
 
@@ -142,25 +136,7 @@ impl NftWatch {
     /// # Errors
     /// No netlink socket is available, or the capability is missing.
     pub fn open() -> io::Result<Self> {
-        // SAFETY: takes three integers and gives a new descriptor or -1.
-        let descriptor = unsafe {
-            libc::socket(
-                libc::AF_NETLINK,
-                libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
-                libc::NETLINK_NETFILTER,
-            )
-        };
-        if descriptor < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the kernel has just given this descriptor to us alone.
-        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
-        setsockopt(&descriptor, RcvBuf, &QUEUE_BYTES)?;
-        bind(
-            descriptor.as_raw_fd(),
-            &NetlinkAddr::new(0, 1 << (GROUP - 1)),
-        )?;
-        Ok(Self { descriptor })
+        NetlinkGroups::join(libc::NETLINK_NETFILTER, &[GROUP]).map(Self)
     }
 
     /// Whether anything changed since the last call. Does not block.
@@ -168,17 +144,6 @@ impl NftWatch {
     /// # Errors
     /// Notifications from the kernel have ended.
     pub fn changed(&mut self) -> io::Result<bool> {
-        let mut changed = false;
-        for _ in 0..DRAINED_MAX {
-            // A longer notification is truncated.
-            match recv(self.descriptor.as_raw_fd(), &mut [0; 16], MsgFlags::empty()) {
-                // ENOBUFS: there were more than fit into the buffer.
-                Ok(_) | Err(nix::Error::ENOBUFS) => changed = true,
-                Err(nix::Error::EINTR) => {}
-                Err(nix::Error::EAGAIN) => break,
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(changed)
+        self.0.changed()
     }
 }
