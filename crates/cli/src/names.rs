@@ -22,57 +22,44 @@ struct Source {
 }
 
 pub(crate) fn apps() -> ArgValueCandidates {
-    candidates(Source {
-        request: || Request::ShowApp { name: None },
-        of_response: |response| match response {
-            Response::Apps { apps } => apps.into_iter().map(|app| app.name).collect(),
-            _ => Vec::new(),
-        },
-        of_config: |config| config.apps.iter().map(|app| app.name.to_string()).collect(),
-    })
+    candidates(APPS)
 }
 
 pub(crate) fn paths() -> ArgValueCandidates {
-    candidates(Source {
-        request: || Request::ShowPath { name: None },
-        of_response: |response| match response {
-            Response::Paths { paths } => paths.into_iter().map(|path| path.name).collect(),
-            _ => Vec::new(),
-        },
-        of_config: |config| {
-            let paths = config.paths.iter();
-            paths.map(|path| path.name.to_string()).collect()
-        },
-    })
+    candidates(PATHS)
 }
 
 pub(crate) fn peers() -> ArgValueCandidates {
-    candidates(Source {
-        request: || Request::ShowPeer { name: None },
-        of_response: |response| match response {
-            Response::Peers { peers } => peers.into_iter().map(|peer| peer.name).collect(),
-            _ => Vec::new(),
-        },
-        of_config: |config| {
-            let peers = config.peers.iter();
-            peers.map(|peer| peer.name.to_string()).collect()
-        },
-    })
+    candidates(PEERS)
 }
 
 pub(crate) fn tenants() -> ArgValueCandidates {
-    candidates(Source {
-        request: || Request::ShowTenant { name: None },
-        of_response: |response| match response {
-            Response::Tenants { tenants } => tenants.into_iter().map(|t| t.name).collect(),
-            _ => Vec::new(),
-        },
-        of_config: |config| {
-            let tenants = config.tenants.iter();
-            tenants.map(|tenant| tenant.name.to_string()).collect()
-        },
-    })
+    candidates(TENANTS)
 }
+
+/// Where the names of a request's answer are, which the configuration has in a field of the same name.
+macro_rules! source {
+    ($request:ident, $response:ident, $names:ident) => {
+        Source {
+            request: || Request::$request { name: None },
+            of_response: |response| match response {
+                Response::$response { $names } => {
+                    $names.into_iter().map(|entry| entry.name).collect()
+                }
+                _ => Vec::new(),
+            },
+            of_config: |config| {
+                let entries = config.$names.iter();
+                entries.map(|entry| entry.name.to_string()).collect()
+            },
+        }
+    };
+}
+
+const APPS: Source = source!(ShowApp, Apps, apps);
+const PATHS: Source = source!(ShowPath, Paths, paths);
+const PEERS: Source = source!(ShowPeer, Peers, peers);
+const TENANTS: Source = source!(ShowTenant, Tenants, tenants);
 
 fn candidates(source: Source) -> ArgValueCandidates {
     let socket = Path::new(DEFAULT_CONTROL_SOCKET);
@@ -111,18 +98,6 @@ mod tests {
     };
 
     use super::*;
-
-    const PEERS: Source = Source {
-        request: || Request::ShowPeer { name: None },
-        of_response: |response| match response {
-            Response::Peers { peers } => peers.into_iter().map(|peer| peer.name).collect(),
-            _ => Vec::new(),
-        },
-        of_config: |config| {
-            let peers = config.peers.iter();
-            peers.map(|peer| peer.name.to_string()).collect()
-        },
-    };
 
     /// A configuration whose peer is `osaka`.
     fn config(directory: &Path) -> std::path::PathBuf {
