@@ -49,6 +49,12 @@ struct Hub {
 
 impl Hub {
     fn load(args: &args::HubFile) -> Result<Self, Failure> {
+        if !args.config.exists() {
+            let what = format!("{}: no such file", args.config.display());
+            return Err(Failure::new(what).hint(
+                "`keiro init --hub` makes this machine the hub of a network; at another, run this there",
+            ));
+        }
         let config = Config::load(&args.config)?;
         match &config.network {
             Some(Membership::Hub(hub)) => Ok(Self {

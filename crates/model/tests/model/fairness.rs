@@ -174,7 +174,7 @@ fn latecomers_have_their_shares_in_five_seconds_without_a_configured_unit() {
 
 /// `cargo test -p keiro-model --test model -- --ignored latecomers --nocapture`: a minute.
 #[test]
-#[ignore = "a minute"]
+#[ignore = "takes a minute; the slower lines of the same test are not ignored"]
 fn latecomers_have_their_shares_on_fast_lines_too() {
     for mbit in [1000.0, 10_000.0] {
         let outcome = found(latecomers(mbit), true).run();
