@@ -12,8 +12,9 @@ use std::{
 pub(crate) enum Run {
     /// It prints as it goes.
     Foreground,
-    /// It gets the processor time that is left over, and prints when it has ended, so that lines of
-    /// two programs are not mixed.
+    /// It prints when it has ended, so that lines of two programs are not mixed.
+    Beside,
+    /// As [`Run::Beside`], with the processor time that is left over.
     Background,
 }
 
@@ -29,7 +30,8 @@ pub(crate) fn execute(title: &str, command: &Command, run: Run) -> Result<Finish
     let wrong = |error| format!("{}: {error}", command.get_program().to_string_lossy());
     match run {
         Run::Foreground => foreground(title, as_is(command)).map_err(wrong),
-        Run::Background => background(title, with_idle_priority(command)).map_err(wrong),
+        Run::Beside => collected(title, as_is(command)).map_err(wrong),
+        Run::Background => collected(title, with_idle_priority(command)).map_err(wrong),
     }
 }
 
@@ -54,7 +56,7 @@ fn foreground(title: &str, mut command: Command) -> std::io::Result<Finished> {
     })
 }
 
-fn background(title: &str, mut command: Command) -> std::io::Result<Finished> {
+fn collected(title: &str, mut command: Command) -> std::io::Result<Finished> {
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -74,7 +76,7 @@ fn background(title: &str, mut command: Command) -> std::io::Result<Finished> {
     let errors = errors.join().expect("reading does not panic")?;
     let succeeded = child.wait()?.success();
     let stdout = String::from_utf8_lossy(&bytes).into_owned();
-    // One call, so that lines of the program in the foreground do not come between.
+    // One call, so that lines of other programs do not come between.
     print!(
         "\n     {title}\n{}{stdout}",
         String::from_utf8_lossy(&errors)
@@ -129,13 +131,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ways_give_the_program_its_arguments_variables_and_directory() {
+    fn all_ways_give_the_program_its_arguments_variables_and_directory() {
         let mut command = Command::new("sh");
         command
             .args(["-c", "echo $0 $NAME; pwd; exit 3", "zero"])
             .env("NAME", "value")
             .current_dir("/");
-        for run in [Run::Foreground, Run::Background] {
+        for run in [Run::Foreground, Run::Beside, Run::Background] {
             let finished = execute("title", &command, run).unwrap();
             assert_eq!(finished.stdout, "zero value\n/\n");
             assert!(!finished.succeeded);

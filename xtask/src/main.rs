@@ -19,13 +19,14 @@ mod words;
 use std::{env, process::ExitCode};
 
 const USAGE: &str = "\
-usage: cargo xtask test [--pure | --laboratory] [--rounds N] [--busy N] [--strict] [FILTER]
+usage: cargo xtask test [--pure | --laboratory] [--rounds N] [--busy N] [--jobs N] [--strict] [FILTER]
        cargo xtask words [DIRECTORY]
        cargo xtask links [DIRECTORY]
 
 test        all tests, or only the pure ones, or only those that need namespaces or measure time
   --rounds  repeats them N times with the same binaries (1)
   --busy    runs them beside N busy loops (0)
+  --jobs    runs N binaries of laboratory tests at a time (2)
   --strict  fails if a test was skipped for a reason that xtask/skips-allowed.txt does not have
   FILTER    only binaries whose name contains it
 words       words in comments and docs that CONTRIBUTING.md refuses

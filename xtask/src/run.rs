@@ -1,13 +1,15 @@
-//! Runs test binaries: laboratory tests one binary after the other, pure ones beside them.
+//! Runs test binaries: laboratory tests two binaries at a time, pure ones beside them.
 //!
-//! Laboratory tests mostly wait, so pure tests and other checks use the processor time that they
-//! leave. A pure test that fails has failed. A laboratory test depends on the machine, so a failed one is
-//! run once more, alone; one that passes then is reported as flaky.
+//! Laboratory tests mostly wait, so two of their binaries share the machine, and pure tests and other
+//! checks use the processor time that they leave. A pure test that fails has failed. A laboratory test
+//! depends on the machine, so a failed one is run once more when everything else has ended, alone; one
+//! that passes then is reported as flaky.
 
 use std::{
     env, fs,
     path::{Path, PathBuf},
     process::Command,
+    sync::Mutex,
     thread,
     time::{Duration, Instant},
 };
@@ -26,18 +28,30 @@ use crate::{
 const SEED_VARIABLE: &str = "PROPTEST_RNG_SEED";
 const SEED: &str = "1";
 
-#[derive(Debug, Default)]
+/// Laboratory binaries that run at the same time, unless `--jobs` says otherwise. They use less than half of two
+/// cores.
+const LABORATORY_JOBS: usize = 2;
+
+#[derive(Debug)]
 pub(crate) struct Options {
     kind: Option<Kind>,
     rounds: Option<usize>,
     busy: usize,
+    jobs: usize,
     strict: bool,
     filter: Option<String>,
 }
 
 impl Options {
     pub(crate) fn parse(arguments: &[String]) -> Result<Self, String> {
-        let mut options = Self::default();
+        let mut options = Self {
+            kind: None,
+            rounds: None,
+            busy: 0,
+            jobs: LABORATORY_JOBS,
+            strict: false,
+            filter: None,
+        };
         let mut rest = arguments.iter();
         while let Some(argument) = rest.next() {
             match argument.as_str() {
@@ -46,6 +60,7 @@ impl Options {
                 "--strict" => options.strict = true,
                 "--rounds" => options.rounds = Some(number(argument, rest.next())?),
                 "--busy" => options.busy = number(argument, rest.next())?,
+                "--jobs" => options.jobs = number(argument, rest.next())?.max(1),
                 other if other.starts_with('-') => return Err(format!("unknown option {other}")),
                 other => options.filter = Some(other.to_owned()),
             }
@@ -73,22 +88,31 @@ fn number(option: &str, value: Option<&String>) -> Result<usize, String> {
         .ok_or_else(|| format!("{option} needs a number, such as {option} 2"))
 }
 
+/// Laboratory tests that failed beside others.
+struct Again<'b> {
+    binary: &'b Binary,
+    /// None: the binary died.
+    tests: Vec<String>,
+}
+
 /// What all binaries of all rounds did.
 #[derive(Default)]
-struct Totals {
+struct Totals<'b> {
     passed: u64,
     ignored: u64,
     failed: Vec<String>,
     flaky: Vec<String>,
+    again: Vec<Again<'b>>,
     durations: Vec<(String, Duration)>,
 }
 
-impl Totals {
+impl Totals<'_> {
     fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.ignored += other.ignored;
         self.failed.extend(other.failed);
         self.flaky.extend(other.flaky);
+        self.again.extend(other.again);
         self.durations.extend(other.durations);
     }
 
@@ -125,34 +149,61 @@ pub(crate) fn all(options: &Options) -> Result<bool, String> {
             );
         }
         let _busy = Busy::start(options.busy);
-        totals.add(one_round(&binaries, &checks, &skips)?);
+        totals.add(one_round(&binaries, &checks, &skips, options.jobs)?);
     }
     Ok(report(&totals, &not_tested::read(&skips), options.strict))
 }
 
-/// Pure tests, then `checks`, beside the laboratory tests; alone and in the foreground where there
-/// are no laboratory tests.
-fn one_round(binaries: &[Binary], checks: &[Check], skips: &Path) -> Result<Totals, String> {
+/// Laboratory tests, `jobs` binaries at a time, and beside them pure tests, then `checks`; these alone and in the
+/// foreground where there are no laboratory tests. What failed of the laboratory tests runs again last.
+fn one_round<'b>(
+    binaries: &'b [Binary],
+    checks: &[Check],
+    skips: &Path,
+    jobs: usize,
+) -> Result<Totals<'b>, String> {
     let (pure, laboratory): (Vec<&Binary>, Vec<&Binary>) = binaries
         .iter()
         .partition(|binary| binary.kind == Kind::Pure);
     if laboratory.is_empty() {
         return run_all(&pure, checks, skips, Run::Foreground);
     }
-    thread::scope(|scope| {
-        let beside = scope.spawn(|| run_all(&pure, checks, skips, Run::Background));
-        let mut totals = run_all(&laboratory, &[], skips, Run::Foreground)?;
-        totals.add(beside.join().expect("running tests does not panic")?);
-        Ok(totals)
-    })
+    let how = match laboratory.len().min(jobs) {
+        1 => Run::Foreground,
+        _ => Run::Beside,
+    };
+    let waiting = Mutex::new(laboratory.into_iter());
+    let job = || {
+        let mut totals = Totals::default();
+        loop {
+            let next = waiting.lock().expect("no job panics").next();
+            let Some(binary) = next else {
+                return Ok(totals);
+            };
+            run(binary, skips, how, &mut totals)?;
+        }
+    };
+    let mut totals = thread::scope(|scope| {
+        let mut threads: Vec<_> = (0..jobs).map(|_| scope.spawn(job)).collect();
+        threads.push(scope.spawn(|| run_all(&pure, checks, skips, Run::Background)));
+        let mut totals = Totals::default();
+        for thread in threads {
+            totals.add(thread.join().expect("running tests does not panic")?);
+        }
+        Ok::<_, String>(totals)
+    })?;
+    for again in std::mem::take(&mut totals.again) {
+        retry(&again, skips, &mut totals)?;
+    }
+    Ok(totals)
 }
 
-fn run_all(
-    binaries: &[&Binary],
+fn run_all<'b>(
+    binaries: &[&'b Binary],
     checks: &[Check],
     skips: &Path,
     how: Run,
-) -> Result<Totals, String> {
+) -> Result<Totals<'b>, String> {
     let mut totals = Totals::default();
     for binary in binaries {
         run(binary, skips, how, &mut totals)?;
@@ -175,7 +226,12 @@ fn skips_file() -> Result<PathBuf, String> {
         .map_err(|error| format!("{}: {error}", path.display()))
 }
 
-fn run(binary: &Binary, skips: &Path, how: Run, totals: &mut Totals) -> Result<(), String> {
+fn run<'b>(
+    binary: &'b Binary,
+    skips: &Path,
+    how: Run,
+    totals: &mut Totals<'b>,
+) -> Result<(), String> {
     let began = Instant::now();
     let title = format!("Running {}", binary.name);
     let (succeeded, outcome) = test(&title, binary, skips, &[], how)?;
@@ -187,23 +243,33 @@ fn run(binary: &Binary, skips: &Path, how: Run, totals: &mut Totals) -> Result<(
     if succeeded {
         return Ok(());
     }
-    if binary.kind == Kind::Pure {
-        match outcome.failed.is_empty() {
-            true => totals.failed.push(format!("{} (died)", binary.name)),
-            false => totals.failed.extend(names(binary, &outcome)),
-        }
-        return Ok(());
+    if binary.kind == Kind::Laboratory {
+        totals.again.push(Again {
+            binary,
+            tests: outcome.failed,
+        });
+    } else if outcome.failed.is_empty() {
+        totals.failed.push(format!("{} (died)", binary.name));
+    } else {
+        totals.failed.extend(names(binary, &outcome));
     }
-    if outcome.failed.is_empty() {
+    Ok(())
+}
+
+/// Runs what failed once more: the flaky pass, the broken fail.
+fn retry(again: &Again<'_>, skips: &Path, totals: &mut Totals<'_>) -> Result<(), String> {
+    let binary = again.binary;
+    if again.tests.is_empty() {
         let title = format!("Retrying {}, which died", binary.name);
-        let (succeeded, outcome) = test(&title, binary, skips, &["--test-threads=1"], how)?;
+        let arguments = ["--test-threads=1"];
+        let (succeeded, outcome) = test(&title, binary, skips, &arguments, Run::Foreground)?;
         totals.passed += outcome.passed;
         totals.retried(format!("{} (died)", binary.name), succeeded);
-        return Ok(());
     }
-    for failed in &outcome.failed {
+    for failed in &again.tests {
         let title = format!("Retrying {} alone: {failed}", binary.name);
-        let (succeeded, _) = test(&title, binary, skips, &["--exact", failed], how)?;
+        let arguments = ["--exact", failed];
+        let (succeeded, _) = test(&title, binary, skips, &arguments, Run::Foreground)?;
         totals.passed += u64::from(succeeded);
         totals.retried(format!("{} {failed}", binary.name), succeeded);
     }
@@ -241,7 +307,7 @@ fn test(
 }
 
 /// Prints what matters last; `false`: something failed.
-fn report(totals: &Totals, skips: &[Skip], strict: bool) -> bool {
+fn report(totals: &Totals<'_>, skips: &[Skip], strict: bool) -> bool {
     let mut slowest = totals.durations.clone();
     slowest.sort_by_key(|(_, duration)| std::cmp::Reverse(*duration));
     let slowest: Vec<String> = slowest
@@ -278,6 +344,8 @@ fn report(totals: &Totals, skips: &[Skip], strict: bool) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::slice;
+
     use super::*;
 
     fn options(arguments: &[&str]) -> Result<Options, String> {
@@ -287,10 +355,13 @@ mod tests {
 
     #[test]
     fn options_are_read() {
-        let read = options(&["--pure", "--rounds", "3", "--busy", "2", "core"]).unwrap();
+        let read = options(&[
+            "--pure", "--rounds", "3", "--busy", "2", "--jobs", "4", "core",
+        ])
+        .unwrap();
         assert_eq!(
-            (read.kind, read.rounds, read.busy),
-            (Some(Kind::Pure), Some(3), 2)
+            (read.kind, read.rounds, read.busy, read.jobs),
+            (Some(Kind::Pure), Some(3), 2, 4)
         );
         assert_eq!(read.filter.as_deref(), Some("core"));
         assert!(options(&["--rounds", "x"]).is_err());
@@ -334,30 +405,45 @@ mod tests {
     fn a_laboratory_test_that_passes_alone_is_flaky_and_a_pure_one_has_failed() {
         let text = format!("[ \"$1\" = --exact ] && [ \"$2\" = a ] && exit 0\n{FAILS}");
         let mut binary = script("flaky", &text);
-        let mut totals = Totals::default();
-        run(
-            &binary,
-            Path::new("/dev/null"),
-            Run::Foreground,
-            &mut totals,
-        )
-        .unwrap();
+        let totals = round(&binary);
         assert_eq!(
             (&totals.flaky[..], totals.passed),
             (&["flaky a".to_owned()][..], 3)
         );
         assert!(totals.failed.is_empty());
         binary.kind = Kind::Pure;
-        let mut totals = Totals::default();
-        run(
-            &binary,
-            Path::new("/dev/null"),
-            Run::Foreground,
-            &mut totals,
-        )
-        .unwrap();
-        assert_eq!(totals.failed, ["flaky a"]);
+        assert_eq!(round(&binary).failed, ["flaky a"]);
         fs::remove_dir_all(binary.directory).unwrap();
+    }
+
+    fn round(binary: &Binary) -> Totals<'_> {
+        one_round(slice::from_ref(binary), &[], Path::new("/dev/null"), 2).unwrap()
+    }
+
+    /// Each of two laboratory binaries waits for the other, and their failures are retried when both have ended.
+    #[test]
+    fn laboratory_binaries_run_beside_each_other_and_are_retried_when_all_have_ended() {
+        let met = env::temp_dir().join(format!("xtask-{}-met", std::process::id()));
+        fs::create_dir_all(&met).unwrap();
+        let text = |own: &str, other: &str| {
+            let met = met.display();
+            format!(
+                "if [ \"$1\" = --exact ]; then [ -e {met}/{own}-ended -a -e {met}/{other}-ended ]; exit; fi\n\
+                 touch {met}/{own}; for i in $(seq 600); do [ -e {met}/{other} ] && break; sleep 0.1; done\n\
+                 [ -e {met}/{other} ] || exit 1\n\
+                 touch {met}/{own}-ended\n{FAILS}"
+            )
+        };
+        let binaries = [
+            script("one", &text("one", "two")),
+            script("two", &text("two", "one")),
+        ];
+        let mut totals = one_round(&binaries, &[], Path::new("/dev/null"), 2).unwrap();
+        totals.flaky.sort();
+        assert_eq!(totals.flaky, ["one a", "two a"]);
+        for directory in binaries.map(|binary| binary.directory).iter().chain([&met]) {
+            fs::remove_dir_all(directory).unwrap();
+        }
     }
 
     #[test]
@@ -371,7 +457,7 @@ mod tests {
             command: Command::new("false"),
         };
         let binaries = [laboratory, pure];
-        let totals = one_round(&binaries, &[check], Path::new("/dev/null")).unwrap();
+        let totals = one_round(&binaries, &[check], Path::new("/dev/null"), 1).unwrap();
         assert_eq!(totals.passed, 4);
         assert_eq!(totals.failed, ["pure a", "a check"]);
         for binary in binaries {
@@ -382,14 +468,7 @@ mod tests {
     #[test]
     fn a_laboratory_test_that_fails_twice_has_failed() {
         let binary = script("broken", FAILS);
-        let mut totals = Totals::default();
-        run(
-            &binary,
-            Path::new("/dev/null"),
-            Run::Foreground,
-            &mut totals,
-        )
-        .unwrap();
+        let totals = round(&binary);
         assert_eq!(totals.failed, ["broken a"]);
         fs::remove_dir_all(binary.directory).unwrap();
     }
