@@ -104,6 +104,7 @@ impl Pair {
                 lifetime: None,
                 paths: vec![PathId(0)],
                 tenant: TenantId::ZERO,
+                is_spread: false,
             }];
             let id = ends[end].add_peer(Instant::ZERO, peer);
             for tenant in 1..=tenants {

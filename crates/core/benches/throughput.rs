@@ -58,6 +58,7 @@ impl Pair {
                 lifetime: None,
                 paths: vec![PathId(0)],
                 tenant: TenantId::ZERO,
+                is_spread: false,
             }];
             ends[end].add_peer(Instant::ZERO, peer)
         });

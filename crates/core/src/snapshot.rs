@@ -173,6 +173,8 @@ pub struct AppSnapshot {
     pub id: AppId,
     /// The path that its traffic takes now; `None` if none is up.
     pub path: Option<PathId>,
+    /// Bytes that have left by each path, where the application is spread.
+    pub spread_bytes: Vec<(PathId, u64)>,
     /// Its counters; the gauges are the driver's, except `waiting_messages`.
     pub stats: AppStats,
     /// What is sent, measured; `None` before the second message or datagram.

@@ -42,6 +42,7 @@ impl Hoarder {
             lifetime: None,
             paths: vec![PathId(0)],
             tenant: TenantId::ZERO,
+            is_spread: false,
         };
         victim.end.set_app(victim.peer, streams);
         for tenant in 1..=3 {

@@ -730,6 +730,7 @@ fn app_config(
         lifetime: app.lifetime,
         paths: preferred.filter_map(|path| path_ids.id(*path)).collect(),
         tenant: TenantId(config.tenant_of(index).map_or(0, |tenant| tenant.id)),
+        is_spread: false,
     }
 }
 

@@ -740,6 +740,7 @@ fn app_config(spec: &AppSpec) -> AppConfig {
         lifetime: spec.lifetime,
         paths: spec.paths.iter().map(|path| PathId(*path as u8)).collect(),
         tenant: TenantId::ZERO,
+        is_spread: spec.is_spread,
     }
 }
 

@@ -165,6 +165,8 @@ pub struct AppSpec {
     pub lifetime: Option<Duration>,
     /// Paths in order of preference, by index.
     pub paths: Vec<usize>,
+    /// Each part of its data takes the path by which it arrives first.
+    pub is_spread: bool,
 }
 
 /// Messages or datagrams of one application; for streams there are [`Dialogues`].
@@ -375,6 +377,7 @@ impl Scenario {
             latency_target,
             lifetime: None,
             paths: paths.to_vec(),
+            is_spread: false,
         });
         self.apps.len() - 1
     }

@@ -139,6 +139,7 @@ impl App {
         AppSnapshot {
             id: self.config.id,
             path: self.active,
+            spread_bytes: Vec::new(),
             stats: AppStats {
                 waiting_messages: match self.config.class {
                     DeliveryClass::Message => stats.sent_messages.saturating_sub(ended),

@@ -45,6 +45,7 @@ mod scheduler;
 mod send_queues;
 mod sent_frames;
 mod snapshot;
+mod spreading;
 mod stream;
 mod tenant;
 mod timers;
@@ -344,9 +345,11 @@ impl Session {
     }
 
     pub(crate) fn set_app(&mut self, config: AppConfig) {
-        let id = config.id;
+        let (id, is_spread) = (config.id, config.is_spread);
         self.apps.configure(config);
         self.assign_tenant(id);
+        let path = self.apps.active_path(id);
+        self.scheduler.queues_mut().set_spread(id, is_spread, path);
         self.choose_path(id, MoveReason::Assigned);
     }
 
@@ -360,6 +363,7 @@ impl Session {
         if self.apps.is_removed(id) && !self.scheduler.queues().has_app(id) {
             self.apps.forget(id);
             self.assign_tenant(id);
+            self.scheduler.queues_mut().set_spread(id, false, None);
         }
     }
 

@@ -29,7 +29,7 @@ use keiro_units::Instant;
 use self::{
     datagrams::{OutDatagram, OutDatagrams},
     messages::{OutMessages, Part},
-    ready::{QueueKey, ReadyQueues, ScheduleKey},
+    ready::{QueueKey, QueuePath, ReadyQueues, ScheduleKey},
     streams::OutStreams,
 };
 use super::stream::outbound::OutStream;
@@ -61,6 +61,8 @@ pub(crate) struct SendQueues {
     streams: OutStreams,
     /// Tenants of applications; the others belong to tenant 0.
     tenants: BTreeMap<AppId, TenantId>,
+    /// Applications whose items leave by the path that delivers them first, and how many bytes have left by which.
+    spread_apps: BTreeMap<AppId, BTreeMap<PathId, u64>>,
     ready: ReadyQueues,
 }
 
@@ -73,6 +75,7 @@ impl SendQueues {
             datagrams: OutDatagrams::default(),
             streams: OutStreams::default(),
             tenants: BTreeMap::new(),
+            spread_apps: BTreeMap::new(),
             ready: ReadyQueues::default(),
         }
     }
@@ -141,6 +144,44 @@ impl SendQueues {
         }
     }
 
+    /// Items of an application that takes `path` leave by the path that delivers them first (`is_spread`), or by
+    /// `path`.
+    pub(crate) fn set_spread(&mut self, app: AppId, is_spread: bool, path: Option<PathId>) {
+        if self.spread_apps.contains_key(&app) == is_spread {
+            return;
+        }
+        let items = self.take_app(app, self.queue_key(app, path));
+        match is_spread {
+            true => self.spread_apps.insert(app, BTreeMap::new()),
+            false => self.spread_apps.remove(&app),
+        };
+        let to = self.queue_path(app, path);
+        items.into_iter().for_each(|item| self.put(item, to));
+    }
+
+    /// Bytes of a spread application that have left, by path; of others there are none.
+    pub(crate) fn spread_bytes(&self, app: AppId) -> Vec<(PathId, u64)> {
+        let of_app = self.spread_apps.get(&app).into_iter().flatten();
+        of_app.map(|(path, bytes)| (*path, *bytes)).collect()
+    }
+
+    /// `bytes` of an application have left by `path`.
+    fn on_app_bytes_sent(&mut self, app: AppId, path: PathId, bytes: u64) {
+        if let Some(sent) = self.spread_apps.get_mut(&app) {
+            *sent.entry(path).or_default() += bytes;
+        }
+    }
+
+    /// See [`ReadyQueues::set_spread_over`].
+    pub(crate) fn set_spread_over(&mut self, paths: BTreeMap<PathId, u64>) {
+        self.ready.set_spread_over(paths);
+    }
+
+    /// See [`ReadyQueues::has_spread`].
+    pub(crate) fn has_spread(&self) -> bool {
+        self.ready.has_spread()
+    }
+
     /// The tenant of an application.
     pub(crate) fn tenant_of(&self, app: AppId) -> TenantId {
         self.tenants.get(&app).copied().unwrap_or(TenantId::ZERO)
@@ -169,18 +210,23 @@ impl SendQueues {
         tenant: TenantId,
         may_coalesce: bool,
     ) -> Option<(SendItem, Coalescing)> {
-        let key = (Some(path), tenant);
         loop {
-            let queue = self.ready.get(key)?;
-            let plain = queue.plain.first_key_value();
-            let coalescing = queue.coalescing.first_key_value().filter(|_| may_coalesce);
-            let (&schedule_key, &item) = match (plain, coalescing) {
-                (Some(plain), Some(coalescing)) if coalescing.0 < plain.0 => {
+            let queue = self.ready.get((QueuePath::One(path), tenant));
+            let own = queue.and_then(|queue| queue.plain.first_key_value());
+            let own = own.map(|(key, item)| (*key, *item, QueuePath::One(path)));
+            let spread = self.first_spread(path, tenant);
+            let spread = spread.map(|(key, item)| (key, item, QueuePath::Any));
+            let plain = own.into_iter().chain(spread).min();
+            let coalescing = queue.and_then(|queue| queue.coalescing.first_key_value());
+            let coalescing = coalescing.filter(|_| may_coalesce);
+            let (schedule_key, item, queue_path) = match (plain, coalescing) {
+                (Some(plain), Some(coalescing)) if *coalescing.0 < plain.0 => {
                     return Some((*coalescing.1, Coalescing::Yes));
                 }
                 (Some(plain), _) => plain,
                 (None, coalescing) => return coalescing.map(|(_, item)| (*item, Coalescing::Yes)),
             };
+            let key = (queue_path, tenant);
             match item {
                 SendItem::Message(id) if !self.messages.may_send(id) => {
                     let left = self.left(item);
@@ -193,6 +239,24 @@ impl SendQueues {
         }
     }
 
+    /// The first of a tenant's items of spread applications, if it arrives earlier by `path` than by waiting for the
+    /// others.
+    ///
+    /// The other paths carry what waits in less time than a packet of `path` takes, unless more waits than
+    /// they carry by then (water-filling). What waits at a stream that has refused bytes has no known end; what was lost has
+    /// the receiver wait, and does.
+    fn first_spread(&self, path: PathId, tenant: TenantId) -> Option<(ScheduleKey, SendItem)> {
+        let queue = self.ready.get((QueuePath::Any, tenant))?;
+        let carried_by_others = self.ready.carried_by_others(path)?;
+        let (key, item) = queue.plain.first_key_value()?;
+        let is_endless = match item {
+            SendItem::Stream(id) => self.streams.get(*id).is_some_and(OutStream::is_endless),
+            SendItem::Message(_) | SendItem::Datagram(_) => false,
+        };
+        let is_worth_it = carried_by_others == 0 || is_endless || queue.bytes > carried_by_others;
+        is_worth_it.then_some((*key, *item))
+    }
+
     /// The first of a tenant's items to be coalesced for `path`, if it is of this class.
     pub(crate) fn first_coalescing(
         &self,
@@ -200,7 +264,7 @@ impl SendQueues {
         tenant: TenantId,
         class: DeliveryClass,
     ) -> Option<SendItem> {
-        let queue = self.ready.get((Some(path), tenant))?;
+        let queue = self.ready.get((QueuePath::One(path), tenant))?;
         let (_, item) = queue.coalescing.first_key_value()?;
         (Self::class_of(*item) == class).then_some(*item)
     }
@@ -221,8 +285,10 @@ impl SendQueues {
         let Some((schedule_key, app)) = self.schedule_key_of(item).zip(self.app_of(item)) else {
             return;
         };
-        let key = (Some(path), self.tenant_of(app));
-        self.ready.sub_bytes(key, (part.end - part.start) as u64);
+        let key = self.queue_key(app, Some(path));
+        let bytes = (part.end - part.start) as u64;
+        self.on_app_bytes_sent(app, path, bytes);
+        self.ready.sub_bytes(key, bytes);
         if self.left(item) == 0 {
             self.ready.take(key, schedule_key);
         }
@@ -238,7 +304,8 @@ impl SendQueues {
     fn on_fragment_sent(&mut self, path: PathId, id: u64, bytes: usize) {
         self.datagrams.on_fragment_sent(id, bytes);
         if let Some(app) = self.app_of(SendItem::Datagram(id)) {
-            let key = (Some(path), self.tenant_of(app));
+            let key = self.queue_key(app, Some(path));
+            self.on_app_bytes_sent(app, path, bytes as u64);
             self.ready.sub_bytes(key, bytes as u64);
         }
     }
@@ -363,7 +430,11 @@ impl SendQueues {
 
     /// Moves what waits for `app` to the queue of another path.
     pub(crate) fn move_app(&mut self, app: AppId, from: Option<PathId>, to: Option<PathId>) {
-        let items = self.take_app(app, (from, self.tenant_of(app)));
+        let (from, to) = (self.queue_key(app, from), self.queue_path(app, to));
+        if from.0 == to {
+            return;
+        }
+        let items = self.take_app(app, from);
         items.into_iter().for_each(|item| self.put(item, to));
     }
 
@@ -388,16 +459,17 @@ impl SendQueues {
     }
 
     /// Queues an item that was taken out for `path`, at its old place.
-    fn put(&mut self, item: SendItem, path: Option<PathId>) {
-        self.enqueue(item, path);
+    fn put(&mut self, item: SendItem, path: QueuePath) {
+        self.enqueue_for(item, path);
         if let SendItem::Stream(id) = item {
             self.on_stream_moved(id, path);
         }
     }
 
-    /// See [`ReadyQueues::has_ready`].
+    /// Items of a tenant wait for `path` that leave this way.
     pub(crate) fn has_ready(&self, path: PathId, tenant: TenantId, coalescing: Coalescing) -> bool {
-        self.ready.has_ready(path, tenant, coalescing)
+        let is_spread = coalescing == Coalescing::No && self.first_spread(path, tenant).is_some();
+        is_spread || self.ready.has_ready(path, tenant, coalescing)
     }
 
     /// See [`ReadyQueues::has_coalescing`].
@@ -422,10 +494,13 @@ impl SendQueues {
         waiting.sum()
     }
 
-    /// Bytes of one tenant that wait for `path`.
+    /// Bytes of one tenant that may leave by `path`.
     pub(crate) fn waiting_bytes_of(&self, path: PathId, tenant: TenantId) -> u64 {
-        let queue = self.ready.get((Some(path), tenant));
-        queue.map_or(0, |queue| queue.bytes)
+        let queue = self.ready.get((QueuePath::One(path), tenant));
+        let spread = self.ready.get((QueuePath::Any, tenant));
+        let spread = spread.filter(|_| self.first_spread(path, tenant).is_some());
+        let queues = queue.into_iter().chain(spread);
+        queues.map(|queue| queue.bytes).sum()
     }
 
     /// Something of `app` waits or is on its way.
@@ -515,7 +590,25 @@ impl SendQueues {
         }
     }
 
+    /// Where items of an application wait that takes `path`.
+    fn queue_key(&self, app: AppId, path: Option<PathId>) -> QueueKey {
+        (self.queue_path(app, path), self.tenant_of(app))
+    }
+
+    fn queue_path(&self, app: AppId, path: Option<PathId>) -> QueuePath {
+        match path.is_some() && self.spread_apps.contains_key(&app) {
+            true => QueuePath::Any,
+            false => path.into(),
+        }
+    }
+
     fn enqueue(&mut self, item: SendItem, path: Option<PathId>) {
+        if let Some(app) = self.app_of(item) {
+            self.enqueue_for(item, self.queue_path(app, path));
+        }
+    }
+
+    fn enqueue_for(&mut self, item: SendItem, path: QueuePath) {
         let Some((schedule_key, app)) = self.schedule_key_of(item).zip(self.app_of(item)) else {
             return;
         };
@@ -544,7 +637,7 @@ impl SendQueues {
         self.ready.insert(key, schedule_key, item, coalescing);
     }
 
-    fn coalescing(&self, item: SendItem, path: Option<PathId>) -> Coalescing {
+    fn coalescing(&self, item: SendItem, path: QueuePath) -> Coalescing {
         let max = self.ready.coalescing_max(path);
         let has_begun = match item {
             SendItem::Message(_) => return Coalescing::No,

@@ -5,7 +5,7 @@ use keiro_stats::PeerStats;
 use super::{Session, path::Path};
 use crate::{
     event::Event,
-    snapshot::{PathSnapshot, SessionSnapshot},
+    snapshot::{AppSnapshot, PathSnapshot, SessionSnapshot},
 };
 
 impl Session {
@@ -30,8 +30,16 @@ impl Session {
             drops,
             stats: self.stats(),
             paths: self.path_snapshots(),
-            apps: self.apps.snapshots(),
+            apps: self.app_snapshots(),
         }
+    }
+
+    fn app_snapshots(&self) -> Vec<AppSnapshot> {
+        let mut apps = self.apps.snapshots();
+        for app in &mut apps {
+            app.spread_bytes = self.scheduler.queues().spread_bytes(app.id);
+        }
+        apps
     }
 
     fn stats(&self) -> PeerStats {

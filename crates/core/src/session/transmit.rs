@@ -16,6 +16,7 @@ use super::{
     recovery::{Owner, PacketKind},
     send_queues::{FrameBuf, ItemSelection},
     sent_frames::SentFrames,
+    spreading,
     tenant::{GrantKind, SchedulerGrant},
     validation::SizedChallenge,
 };
@@ -143,6 +144,12 @@ impl Session {
         }
         // The process may have been stopped since the last timeout.
         self.expire_datagrams(now);
+        if self.scheduler.queues().has_spread() {
+            let carried_by_others = spreading::carried_by_others(now, &self.paths);
+            self.scheduler
+                .queues_mut()
+                .set_spread_over(carried_by_others);
+        }
         self.took_turn = false;
         for id in self.paths.polling_order() {
             if let Some(transmit) = self.poll_path(now, id, buf, uplinks, random) {

@@ -88,6 +88,7 @@ impl Net {
                 lifetime: None,
                 paths: Vec::new(),
                 tenant: TenantId::ZERO,
+                is_spread: false,
             }];
             ends[end].add_peer(Instant::ZERO, peer)
         });
@@ -243,6 +244,7 @@ impl Net {
                     lifetime: None,
                     paths: vec![PathId(((number + side) % count) as u8)],
                     tenant: TenantId::ZERO,
+                    is_spread: false,
                 };
                 self.ends[side].set_app(peer, app);
                 let app = AppId::of_name(APP);

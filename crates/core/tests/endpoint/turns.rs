@@ -37,6 +37,7 @@ impl Turns {
             lifetime: None,
             paths: vec![PathId(0)],
             tenant: TenantId::ZERO,
+            is_spread: false,
         };
         victim.end.set_app(victim.peer, streams);
         let honest = victim.end.add_peer(now, peer(3, None));

@@ -54,6 +54,7 @@ fn peer(end: usize, rate: Bandwidth) -> PeerConfig {
         lifetime: None,
         paths: Vec::new(),
         tenant: TenantId::ZERO,
+        is_spread: false,
     }];
     peer
 }

@@ -809,6 +809,7 @@ mod tests {
             lifetime: None,
             paths: Vec::new(),
             tenant: TenantId::ZERO,
+            is_spread: false,
         };
         data.routes.insert(AppRoute {
             name: "M".to_owned(),

@@ -177,6 +177,7 @@ fn app_config() -> AppConfig {
         lifetime: Some(LIFETIME),
         paths: Vec::new(),
         tenant: TenantId::ZERO,
+        is_spread: false,
     }
 }
 

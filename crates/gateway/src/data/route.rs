@@ -80,6 +80,7 @@ mod tests {
                 lifetime: None,
                 paths: Vec::new(),
                 tenant: TenantId::ZERO,
+                is_spread: false,
             },
             has_forward: false,
         }

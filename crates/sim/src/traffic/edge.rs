@@ -137,6 +137,7 @@ impl Edge {
             lifetime: None,
             paths: vec![PathId(0)],
             tenant: TenantId::ZERO,
+            is_spread: false,
         }];
         let peer = self.endpoint.add_peer(now, config);
         self.endpoint.set_tenant(now, peer, remote.tenant)?;

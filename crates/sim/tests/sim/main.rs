@@ -1,6 +1,7 @@
 //! The simulator, and gateways in it: one file per behaviour.
 
 mod attack;
+mod bonding;
 mod bounds;
 mod brownout;
 mod capacity;

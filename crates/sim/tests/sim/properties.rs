@@ -214,13 +214,14 @@ fn scenario() -> impl Strategy<Value = Readable> {
                     any::<bool>(),
                     prop::option::weighted(0.25, millis(20..500)),
                     prop::option::weighted(0.25, millis(0..300)),
+                    any::<u8>(),
                 ),
             )
         })
         .prop_map(
             |(paths, traffic, events, switches, rekey_after, directions)| {
                 let (skip_set_up, b_knows, segments_max, late_us) = switches;
-                let (ipv6, fifo, lifetime, receiver_takes) = directions;
+                let (ipv6, fifo, lifetime, receiver_takes, spread) = directions;
                 let mut scenario = Scenario::new(paths);
                 scenario.ipv6 = ipv6;
                 if skip_set_up {
@@ -249,6 +250,9 @@ fn scenario() -> impl Strategy<Value = Readable> {
                 scenario.add_datagram_app(None, &[0]);
                 scenario.add_stream_app(Some(Duration::from_millis(50)), &[0]);
                 scenario.add_stream_app(None, &[]);
+                for (index, app) in scenario.apps.iter_mut().enumerate() {
+                    app.is_spread = spread & 1 << index != 0;
+                }
                 (scenario.traffic, scenario.dialogues) = traffic;
                 scenario.events = events;
                 Readable(scenario)

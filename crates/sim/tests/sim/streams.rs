@@ -581,3 +581,19 @@ fn transfers_over_long_paths_share_the_memory_whichever_began_first() {
     let least = rate.as_bits_per_second() as f64 / 8.0 * 4.0;
     assert!(read.iter().all(|read| *read > least), "{read:?}");
 }
+
+#[test]
+fn no_byte_is_lost_repeated_or_reordered_where_applications_are_spread() {
+    for seed in 0..6 {
+        let mut scenario = with_link(with_deaths(scenario()), |link| {
+            link.loss = Loss::Bernoulli(probability(0.02 * seed as f64));
+            link.jitter = 10 * MS;
+            link.jitter_overtakes = seed % 2 == 0;
+        });
+        scenario
+            .apps
+            .iter_mut()
+            .for_each(|app| app.is_spread = true);
+        assert_all_done(&GatewayPair::new(&scenario, seed).run());
+    }
+}

@@ -436,6 +436,7 @@ fn endpoint(token: &Token, paths: Vec<PathConfig>) -> Result<(Endpoint, PeerId),
         lifetime: Some(ASK_AGAIN),
         paths: Vec::new(),
         tenant: TenantId::ZERO,
+        is_spread: false,
     }];
     let peer = endpoint.add_peer(now(), peer);
     Ok((endpoint, peer))

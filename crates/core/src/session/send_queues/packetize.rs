@@ -249,6 +249,7 @@ impl SendQueues {
             }
             .encode(buf.out);
             self.remove_datagram(id);
+            self.on_app_bytes_sent(app, selection.path, total as u64);
             buf.frames.push(SentFrame::Datagram { app });
             return true;
         }

@@ -24,8 +24,25 @@ pub(crate) enum Coalescing {
     Yes,
 }
 
-/// The path that an item waits for (`None`: its application has none), and its tenant.
-pub(crate) type QueueKey = (Option<PathId>, TenantId);
+/// The paths by which an item may leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum QueuePath {
+    /// Its application has none.
+    None,
+    /// The path that its application takes.
+    One(PathId),
+    /// Its application is spread: the path by which it arrives first.
+    Any,
+}
+
+impl From<Option<PathId>> for QueuePath {
+    fn from(path: Option<PathId>) -> Self {
+        path.map_or(Self::None, Self::One)
+    }
+}
+
+/// The paths by which an item may leave, and its tenant.
+pub(crate) type QueueKey = (QueuePath, TenantId);
 
 /// What one tenant has waiting for one path.
 #[derive(Debug, Default)]
@@ -65,7 +82,10 @@ impl Queue {
 pub(super) struct ReadyQueues {
     queues: BTreeMap<QueueKey, Queue>,
     /// Paths for which something has ever waited.
-    paths: BTreeSet<Option<PathId>>,
+    paths: BTreeSet<QueuePath>,
+    /// The paths by which items of spread applications may leave, and how many bytes of such items the others
+    /// would have carried by the time that the next packet of this one arrives.
+    spread_over: BTreeMap<PathId, u64>,
     /// Items of all tenants that are to be coalesced.
     coalescing_items: BTreeMap<PathId, usize>,
     /// Where something has come since [`take_woken`](Self::take_woken).
@@ -76,7 +96,8 @@ pub(super) struct ReadyQueues {
 
 /// The keys of all tenants' queues on one path.
 fn keys_of_path(path: PathId) -> std::ops::RangeInclusive<QueueKey> {
-    (Some(path), TenantId::ZERO)..=(Some(path), TenantId(u32::MAX))
+    let path = QueuePath::One(path);
+    (path, TenantId::ZERO)..=(path, TenantId(u32::MAX))
 }
 
 impl ReadyQueues {
@@ -109,11 +130,16 @@ impl ReadyQueues {
         self.paths.insert(key.0);
         let queue = self.queues.entry(key).or_default();
         queue.items_mut(coalescing).insert(schedule_key, item);
-        let Some(path) = key.0 else { return };
-        if coalescing == Coalescing::Yes {
-            *self.coalescing_items.entry(path).or_default() += 1;
+        match key.0 {
+            QueuePath::None => {}
+            QueuePath::One(path) => {
+                if coalescing == Coalescing::Yes {
+                    *self.coalescing_items.entry(path).or_default() += 1;
+                }
+                self.woken.insert((path, key.1));
+            }
+            QueuePath::Any => self.wake_spread(key.1),
         }
-        self.woken.insert((path, key.1));
     }
 
     /// Takes an item out; its bytes are subtracted with [`sub_bytes`](Self::sub_bytes).
@@ -124,7 +150,8 @@ impl ReadyQueues {
         let was_coalescing = queue.plain.remove(&schedule_key).is_none()
             && queue.coalescing.remove(&schedule_key).is_some();
         if was_coalescing
-            && let Some(count) = key.0.and_then(|path| self.coalescing_items.get_mut(&path))
+            && let QueuePath::One(path) = key.0
+            && let Some(count) = self.coalescing_items.get_mut(&path)
         {
             *count -= 1;
         }
@@ -156,9 +183,50 @@ impl ReadyQueues {
     }
 
     /// The longest item that is coalesced on a path, bytes; 0: none is.
-    pub(super) fn coalescing_max(&self, path: Option<PathId>) -> u64 {
-        let max = path.and_then(|path| self.coalescing_max.get(&path));
-        max.copied().unwrap_or(0)
+    pub(super) fn coalescing_max(&self, path: QueuePath) -> u64 {
+        match path {
+            QueuePath::One(path) => self.coalescing_max.get(&path).copied().unwrap_or(0),
+            QueuePath::None | QueuePath::Any => 0,
+        }
+    }
+
+    /// The paths by which items of spread applications may leave, each with the bytes that the others would have
+    /// carried by the time that its next packet arrives.
+    pub(super) fn set_spread_over(&mut self, paths: BTreeMap<PathId, u64>) {
+        let is_new = |path: &PathId| !self.spread_over.contains_key(path);
+        let has_new = paths.keys().any(is_new);
+        self.spread_over = paths;
+        if has_new {
+            let tenants: Vec<TenantId> = self.spread_tenants().collect();
+            tenants
+                .into_iter()
+                .for_each(|tenant| self.wake_spread(tenant));
+        }
+    }
+
+    /// Bytes that the other paths would have carried by the time that the next packet of `path` arrives; `None`:
+    /// items of spread applications do not leave by it.
+    pub(super) fn carried_by_others(&self, path: PathId) -> Option<u64> {
+        self.spread_over.get(&path).copied()
+    }
+
+    /// Tenants of which items of spread applications wait.
+    fn spread_tenants(&self) -> impl Iterator<Item = TenantId> {
+        let keys = (QueuePath::Any, TenantId::ZERO)..=(QueuePath::Any, TenantId(u32::MAX));
+        let queues = self.queues.range(keys);
+        queues
+            .filter(|(_, queue)| !queue.is_empty())
+            .map(|(key, _)| key.1)
+    }
+
+    /// Items of spread applications wait.
+    pub(super) fn has_spread(&self) -> bool {
+        self.spread_tenants().next().is_some()
+    }
+
+    fn wake_spread(&mut self, tenant: TenantId) {
+        let paths = self.spread_over.keys();
+        self.woken.extend(paths.map(|path| (*path, tenant)));
     }
 
     /// Items of at most `bytes` bytes are coalesced on `path`. What may change sides is taken out of
@@ -199,8 +267,18 @@ impl ReadyQueues {
     /// Has [`take_woken`](Self::take_woken) return a tenant wherever something of it waits.
     pub(super) fn wake_all(&mut self, tenant: TenantId) {
         for ((path, of), queue) in &self.queues {
-            if let Some(path) = path.filter(|_| *of == tenant && !queue.is_empty()) {
-                self.woken.insert((path, tenant));
+            if *of != tenant || queue.is_empty() {
+                continue;
+            }
+            match path {
+                QueuePath::None => {}
+                QueuePath::One(path) => {
+                    self.woken.insert((*path, tenant));
+                }
+                QueuePath::Any => {
+                    let paths = self.spread_over.keys();
+                    self.woken.extend(paths.map(|path| (*path, tenant)));
+                }
             }
         }
     }
@@ -213,7 +291,7 @@ impl ReadyQueues {
 
     /// Items of a tenant wait for `path` that leave this way.
     pub(super) fn has_ready(&self, path: PathId, tenant: TenantId, coalescing: Coalescing) -> bool {
-        let queue = self.get((Some(path), tenant));
+        let queue = self.get((QueuePath::One(path), tenant));
         queue.is_some_and(|queue| !queue.items(coalescing).is_empty())
     }
 

@@ -14,7 +14,7 @@ use keiro_units::Instant;
 
 use super::{
     FIFO_KEY, SendQueues,
-    ready::{QueueKey, SendItem},
+    ready::{QueueKey, QueuePath, SendItem},
 };
 use crate::{
     config::SchedulerKind,
@@ -164,6 +164,9 @@ impl SendQueues {
         id: StreamId,
         part: StreamPart,
     ) {
+        if let Some(app) = self.streams.get(id).map(|stream| stream.app) {
+            self.on_app_bytes_sent(app, path, part.end - part.start);
+        }
         if let Some(stream) = self.streams.by_id.get_mut(&id) {
             stream.on_part_sent(part);
             if !part.is_retransmit {
@@ -214,8 +217,9 @@ impl SendQueues {
     ) {
         if let Some(stream) = self.streams.by_id.get_mut(&id) {
             stream.on_lost(range);
-            let path = stream.queued.map_or(path, |queued| queued.queue_key.0);
-            self.requeue(now, id, TurnClass::Retransmit, path);
+            let queued = stream.queued.map(|queued| queued.queue_key);
+            let queue_key = queued.unwrap_or_else(|| self.queue_key_of_stream(id, path));
+            self.requeue_at(now, id, TurnClass::Retransmit, queue_key);
         }
     }
 
@@ -346,8 +350,8 @@ impl SendQueues {
         Some(stream.app)
     }
 
-    pub(super) fn on_stream_moved(&mut self, id: StreamId, to: Option<PathId>) {
-        let queue_key = self.queue_key_of_stream(id, to);
+    pub(super) fn on_stream_moved(&mut self, id: StreamId, to: QueuePath) {
+        let queue_key = (to, self.queue_key_of_stream(id, None).1);
         let stream = self.streams.by_id.get_mut(&id);
         if let Some(queued) = stream.and_then(|stream| stream.queued.as_mut()) {
             let number = queued.schedule_key.1;
@@ -422,15 +426,26 @@ impl SendQueues {
 
     /// Gives a stream a new place in the queue of `path`, if it has something to send.
     fn requeue(&mut self, now: Instant, id: StreamId, turn_class: TurnClass, path: Option<PathId>) {
+        let queue_key = self.queue_key_of_stream(id, path);
+        self.requeue_at(now, id, turn_class, queue_key);
+    }
+
+    fn requeue_at(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        turn_class: TurnClass,
+        queue_key: QueueKey,
+    ) {
         let queued = self.streams.by_id.get(&id).and_then(|stream| stream.queued);
         let is_same = queued
-            .is_some_and(|queued| (queued.turn_class, queued.queue_key.0) == (turn_class, path));
+            .is_some_and(|queued| (queued.turn_class, queued.queue_key) == (turn_class, queue_key));
         if turn_class == TurnClass::Retransmit && is_same {
             self.recount(id);
             return;
         }
         self.leave_queue(id);
-        let (number, queue_key) = (self.take_number(), self.queue_key_of_stream(id, path));
+        let number = self.take_number();
         let Some(stream) = self.streams.by_id.get_mut(&id) else {
             return;
         };
@@ -454,9 +469,10 @@ impl SendQueues {
 
     /// Where a stream that takes `path` waits.
     fn queue_key_of_stream(&self, id: StreamId, path: Option<PathId>) -> QueueKey {
-        let stream = self.streams.by_id.get(&id);
-        let tenant = stream.map_or(TenantId::ZERO, |stream| self.tenant_of(stream.app));
-        (path, tenant)
+        match self.streams.by_id.get(&id) {
+            Some(stream) => self.queue_key(stream.app, path),
+            None => (path.into(), TenantId::ZERO),
+        }
     }
 
     fn leave_queue(&mut self, id: StreamId) {

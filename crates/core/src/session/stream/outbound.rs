@@ -210,6 +210,11 @@ impl OutStream {
         writable
     }
 
+    /// More is written than it takes, so that what waits has no known end; nothing of it was lost.
+    pub(crate) fn is_endless(&self) -> bool {
+        self.blocked && !self.has_retransmits()
+    }
+
     /// Only the bound of all streams together holds it up.
     pub(crate) fn waits_for_memory(&self) -> bool {
         self.blocked && self.room(u64::MAX) > 0

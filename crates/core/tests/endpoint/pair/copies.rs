@@ -67,6 +67,7 @@ impl Pair {
                 lifetime: None,
                 paths: vec![PathId(path)],
                 tenant: TenantId::ZERO,
+                is_spread: false,
             };
             self.ends[end].set_app(self.peers[end], app);
         }

@@ -108,6 +108,7 @@ fn app_config(class: DeliveryClass) -> AppConfig {
         lifetime: None,
         paths: vec![PathId(1)],
         tenant: TenantId::ZERO,
+        is_spread: false,
     }
 }
 
@@ -177,6 +178,7 @@ impl Pair {
             lifetime: None,
             paths: vec![PathId(1)],
             tenant: TenantId::ZERO,
+            is_spread: false,
         }];
         self.peers[1] = restarted.add_peer(self.now, peer);
         self.ends[1] = restarted;
@@ -375,6 +377,7 @@ fn what_outcomes_meet_on_their_way_back_is_no_delay_of_their_messages() {
         lifetime: None,
         paths: vec![PathId(0)],
         tenant: TenantId::ZERO,
+        is_spread: false,
     };
     pair.ends[0].set_app(pair.peers[0], app);
     let near = |reported: &[Duration]| {
@@ -581,6 +584,7 @@ fn peer_that_was_removed_and_added_again_starts_afresh() {
         lifetime: None,
         paths: vec![PathId(1)],
         tenant: TenantId::ZERO,
+        is_spread: false,
     }];
     pair.peers[0] = pair.ends[0].add_peer(now, again);
     pair.send(0, body(10_000)).expect("room");

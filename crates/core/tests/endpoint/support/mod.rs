@@ -65,6 +65,7 @@ pub(crate) fn peer(number: u8, remote: Option<SocketAddr>) -> PeerConfig {
         lifetime: None,
         paths: vec![PathId(0)],
         tenant: TenantId::ZERO,
+        is_spread: false,
     };
     peer.apps = vec![
         app(MESSAGES, DeliveryClass::Message),

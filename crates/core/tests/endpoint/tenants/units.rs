@@ -38,6 +38,7 @@ fn belong(net: &mut Net, (name, class): (&str, DeliveryClass), tenant: TenantId)
             lifetime: None,
             paths: Vec::new(),
             tenant,
+            is_spread: false,
         };
         net.ends[side].set_app(net.peers[side], app);
     }

@@ -63,6 +63,7 @@ impl Served {
             lifetime: None,
             paths: Vec::new(),
             tenant: TenantId::ZERO,
+            is_spread: false,
         };
         endpoint.set_app(peer, config.clone());
         let mut routes = Routes::default();

@@ -74,6 +74,7 @@ impl Joined {
                 lifetime: None,
                 paths: vec![PathId(0)],
                 tenant: TenantId::ZERO,
+                is_spread: false,
             }];
             ends[end].add_peer(Instant::ZERO, peer)
         });

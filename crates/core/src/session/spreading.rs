@@ -1,0 +1,70 @@
+//! Spreading: by which paths items of spread applications leave, and when.
+//!
+//! A packet that leaves now by path `i` arrives after `a = w + d + n / R`: what the pacer still waits, the one-way delay, and
+//! the time that the packet takes. By then the other paths deliver `R (a - w - d)` bytes each, of those that are faster.
+//! As long as no more waits, it is better off waiting for them; what is beyond that takes path `i`. The last bytes of
+//! all paths then arrive at the same time (water-filling). For a sender that has no end in sight, every path is in use.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use keiro_units::{Bandwidth, ByteCount, Instant};
+
+use super::{path::Path, path_manager::PathManager};
+use crate::id::PathId;
+
+/// What a path does with the next packet.
+#[derive(Clone, Copy, Debug)]
+struct SpreadPath {
+    id: PathId,
+    /// From now until a packet that leaves as soon as the pacer lets it begins to arrive.
+    delay: Duration,
+    rate: Bandwidth,
+    /// Its longest packet.
+    packet: ByteCount,
+}
+
+impl SpreadPath {
+    fn new(now: Instant, path: &Path) -> Self {
+        let wait = path.pacer().next().saturating_duration_since(now);
+        Self {
+            id: path.id(),
+            delay: wait + path.rtt().smoothed_or_initial() / 2,
+            rate: path.pacer().rate(),
+            packet: ByteCount::new(path.mtu().into()),
+        }
+    }
+
+    /// From now until its next packet has arrived.
+    fn arrival(&self) -> Duration {
+        self.delay + self.rate.transmission_time_ceil(self.packet)
+    }
+
+    /// Bytes that it has delivered after `time`.
+    fn delivered(&self, time: Duration) -> u64 {
+        let time = time.saturating_sub(self.delay);
+        self.rate.bytes_in_floor(time).get()
+    }
+}
+
+/// The paths by which items of spread applications leave: those that are up, without those whose bytes are limited
+/// as long as there are others. To each, the bytes that the other paths deliver before its next packet arrives; zero to the
+/// one whose next packet arrives first.
+pub(super) fn carried_by_others(now: Instant, paths: &PathManager) -> BTreeMap<PathId, u64> {
+    let up = || paths.iter().filter(|path| path.is_up());
+    let has_unlimited = up().any(|path| !path.is_limited());
+    let usable = up().filter(|path| !(has_unlimited && path.is_limited()));
+    let usable: Vec<SpreadPath> = usable.map(|path| SpreadPath::new(now, path)).collect();
+    let first = usable.iter().min_by_key(|path| path.arrival());
+    let first = first.map(|path| path.id);
+    let carried_by_others = |path: &SpreadPath| {
+        let arrival = path.arrival();
+        let others = usable.iter().filter(|other| other.id != path.id);
+        let delivered = others.map(|other| other.delivered(arrival));
+        delivered.fold(0, u64::saturating_add)
+    };
+    let carried = |path: &SpreadPath| match Some(path.id) == first {
+        true => 0,
+        false => carried_by_others(path),
+    };
+    usable.iter().map(|path| (path.id, carried(path))).collect()
+}
