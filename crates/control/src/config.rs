@@ -330,8 +330,27 @@ pub struct App {
     pub length: Option<ByteCount>,
     /// Mean interval between messages, for prediction; `None`: measured.
     pub interval: Option<Duration>,
+    /// Whether it may use several paths at once.
+    pub paths: PathUse,
     /// The path that it is pinned to; `None`: the planner chooses.
     pub path: Option<PathIndex>,
+}
+
+/// How many paths an application uses at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PathUse {
+    /// The one that the plan says, or the next that is up.
+    #[default]
+    One,
+    /// All: each part of its data takes the path by which it arrives first.
+    Spread,
+}
+
+impl PathUse {
+    pub(crate) fn is_one(&self) -> bool {
+        *self == Self::One
+    }
 }
 
 /// `[[listener]]`: a local address whose traffic enters as the application's.
@@ -595,6 +614,7 @@ impl App {
             loss: needs.loss,
             length: needs.length,
             interval: needs.interval,
+            paths: needs.paths,
             path: None,
         }
     }

@@ -13,8 +13,8 @@ use std::{
 use anyhow::Context;
 use keiro_control::{
     config::{
-        App, AppIndex, Class, Config, Destination, Local, Path, PathIndex, PathOrigin, PeerIndex,
-        PeerOrigin, Transport,
+        App, AppIndex, Class, Config, Destination, Local, Path, PathIndex, PathOrigin, PathUse,
+        PeerIndex, PeerOrigin, Transport,
     },
     key,
 };
@@ -730,7 +730,7 @@ fn app_config(
         lifetime: app.lifetime,
         paths: preferred.filter_map(|path| path_ids.id(*path)).collect(),
         tenant: TenantId(config.tenant_of(index).map_or(0, |tenant| tenant.id)),
-        is_spread: false,
+        is_spread: app.paths == PathUse::Spread,
     }
 }
 

@@ -10,14 +10,16 @@ use std::{
 
 use keiro_control::{
     config::{
-        App, AppIndex, Class, Config, PathIndex, PathOrigin, Peer, PeerIndex, PeerOrigin, Planner,
+        App, AppIndex, Class, Config, PathIndex, PathOrigin, PathUse, Peer, PeerIndex, PeerOrigin,
+        Planner,
     },
     protocol::{
         AggregationChange, AggregationSnapshot, AppSnapshot, AssignedBy, DelaySummary,
         ErrorResponse, EventKind, Explanation, FecSnapshot, ForwardSnapshot, JudgedBy,
         ListenerSnapshot, ModelState, PROTOCOL_VERSION, PathSnapshot, PathState, PeerSnapshot,
-        PeerState, PlanSnapshot, PlannedApp, Response, SharedLineSnapshot, Stats, StatusSnapshot,
-        TcpForwardSnapshot, TcpListenerSnapshot, Timestamp, VersionSnapshot, WorkloadSnapshot,
+        PeerState, PlanSnapshot, PlannedApp, Response, SharedLineSnapshot, SpreadPathSnapshot,
+        Stats, StatusSnapshot, TcpForwardSnapshot, TcpListenerSnapshot, Timestamp, VersionSnapshot,
+        WorkloadSnapshot,
     },
     units::Text,
 };
@@ -588,6 +590,7 @@ impl<'a> View<'a> {
             peer: config[app.peer].name.to_string(),
             path: path.map(|path| config[path].name.to_string()),
             last_path: last_path.map(|path| config[path].name.to_string()),
+            spread: (app.paths == PathUse::Spread).then(|| self.spread(live)),
             assigned_by: self.assigned_by(path, planned),
             only_packets: gateway.has_only_packets(index),
             stats: Stats(stats),
@@ -610,6 +613,19 @@ impl<'a> View<'a> {
             tcp_listeners: tcp_listeners(&figures),
             tcp_forward: tcp_forward(&figures),
         }
+    }
+
+    /// What has left by each path of an application that is spread.
+    fn spread(&self, live: Option<&core::AppSnapshot>) -> Vec<SpreadPathSnapshot> {
+        let ids = self.gateway.active.path_ids();
+        let sent = live.into_iter().flat_map(|live| &live.spread_bytes);
+        sent.filter_map(|(id, bytes)| {
+            Some(SpreadPathSnapshot {
+                path: self.gateway.config[ids.index(*id)?].name.to_string(),
+                sent_bytes: *bytes,
+            })
+        })
+        .collect()
     }
 
     /// A path to the peer is up.

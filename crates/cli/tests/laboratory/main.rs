@@ -1,6 +1,7 @@
 //! Two real gateways in network namespaces: what they carry, and what happens to it when paths
 //! die, configurations change and gateways stop. Needs root and iproute2, and fails without.
 
+mod bonding;
 mod endpoints;
 mod flow;
 #[path = "../harness/mod.rs"]

@@ -6,7 +6,7 @@ use keiro_config::{Located, Report, TableReader, choice};
 use keiro_units::{ByteCount, Probability};
 
 use super::{
-    Class, MESSAGE_BYTES_MAX,
+    Class, MESSAGE_BYTES_MAX, PathUse,
     values::{
         DATAGRAM_BYTES_MAX, LOSS_TOLERANCE_MIN, TIME_MAX, length, loss_tolerance, positive_time,
         value,
@@ -23,6 +23,7 @@ pub struct AppNeeds {
     pub loss: Option<Probability>,
     pub length: Option<ByteCount>,
     pub interval: Option<Duration>,
+    pub paths: PathUse,
 }
 
 impl AppNeeds {
@@ -59,6 +60,7 @@ impl AppNeeds {
             loss: None,
             length: None,
             interval: None,
+            paths: PathUse::One,
         }
     }
 }
@@ -75,6 +77,7 @@ pub(crate) fn app_needs(
     let loss = fields.optional(r, "loss", loss_tolerance);
     let length = fields.optional(r, "length", length);
     let interval = fields.optional(r, "interval", positive_time);
+    let paths = fields.optional(r, "paths", |v| choice(v, PATH_USES));
     let class = class?.value;
     refuse_contradictions(class, &latency_target, &lifetime, &length, r);
     let (latency_target, lifetime) = (value(latency_target), value(lifetime));
@@ -85,6 +88,7 @@ pub(crate) fn app_needs(
         loss: value(loss),
         length: value(length),
         interval: value(interval),
+        paths: value(paths).unwrap_or_default(),
     })
 }
 
@@ -137,6 +141,8 @@ fn default_lifetime(class: Class, latency_target: Option<Duration>) -> Option<Du
     let target = latency_target.unwrap_or_default();
     (class == Class::Datagram).then_some(DATAGRAM_LIFETIME.max(target))
 }
+
+const PATH_USES: &[(&str, PathUse)] = &[("one", PathUse::One), ("spread", PathUse::Spread)];
 
 const CLASSES: &[(&str, Class)] = &[
     ("message", Class::Message),

@@ -241,13 +241,14 @@ fn apps(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
             loss,
             length,
             interval,
+            paths,
             path,
         } = app;
         let peer = config[*peer].name.clone();
         let path = path.map(|p| config[p].name.clone());
         let traffic = (*latency_target, *lifetime, *length, *interval);
         let traffic = (traffic, *loss);
-        (name.to_string(), (*class, peer, path, traffic))
+        (name.to_string(), (*class, peer, (*paths, path), traffic))
     })
 }
 

@@ -25,8 +25,8 @@ use crate::network_channel::RESERVED_PREFIX;
 use super::{
     App, AppIndex, CONFIG_ENTRIES_MAX, Config, ConfigError, DEFAULT_CONTROL_SOCKET,
     DEFAULT_PRIVATE_KEY_FILE, DEFAULT_REASSEMBLY_MAX, DEFAULT_STATE_DIRECTORY, Destination,
-    FILE_LIMITS, Forward, Gateway, Listener, Name, Origin, Path, PathIndex, PathOrigin, Peer,
-    PeerIndex, PeerOrigin, Planner, RENAMED_KEYS, Scheduler, Transport, aggregation,
+    FILE_LIMITS, Forward, Gateway, Listener, Name, Origin, Path, PathIndex, PathOrigin, PathUse,
+    Peer, PeerIndex, PeerOrigin, Planner, RENAMED_KEYS, Scheduler, Transport, aggregation,
     app_needs::app_needs,
     check,
     draft::{Draft, DraftGateway, ForwardSpans, ListenerSpans, PathSpans, PeerSpans},
@@ -378,6 +378,10 @@ impl Reader<'_> {
         let peer = fields.required(r, "peer", "\"...\"", text);
         let path = fields.optional(r, "path", text);
         fields.refuse_unknown_keys(r);
+        if let (Some(path), Some(PathUse::Spread)) = (&path, needs.map(|needs| needs.paths)) {
+            let message = "path: an application with `paths = \"spread\"` uses all paths";
+            r.add(&path.at, message, "remove `path` or `paths`");
+        }
         let peer = peer.and_then(|p| self.reference("peer", &p, &names.peers));
         let path = path.and_then(|p| self.reference("path", &p, &names.paths));
         let app = App {

@@ -356,6 +356,8 @@ const REST: &str = "
 # Mean length and mean interval of messages, for predictions. Default: measured.
 #length = \"100kB\"
 #interval = \"100ms\"
+# \"spread\": each part of its data takes the path by which it arrives first, so that it gets the rate of all paths.
+#paths = \"one\"
 # Pins the application to this path.
 #path = \"path2\"
 

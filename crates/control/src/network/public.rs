@@ -19,7 +19,9 @@ use super::{
     SITE_PREFIXES_MAX, SITES_MAX,
 };
 use crate::{
-    config::{AppNeeds, Class, Config, Name, PEER_ENDPOINTS_MAX, PeerEndpoint, is_forwarded},
+    config::{
+        AppNeeds, Class, Config, Name, PEER_ENDPOINTS_MAX, PathUse, PeerEndpoint, is_forwarded,
+    },
     key::PublicKey,
     units::Text,
 };
@@ -106,6 +108,8 @@ pub struct PublishedApp {
     length: Option<Text<ByteCount>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     interval: Option<Text<Duration>>,
+    #[serde(default, skip_serializing_if = "PathUse::is_one")]
+    paths: PathUse,
 }
 
 /// Why what came from a hub, or was kept, is not taken.
@@ -345,6 +349,7 @@ impl PublishedApp {
             loss: needs.loss.map(Text),
             length: needs.length.map(Text),
             interval: needs.interval.map(Text),
+            paths: needs.paths,
         }
     }
 
@@ -356,6 +361,7 @@ impl PublishedApp {
             loss: self.loss.map(|text| text.0),
             length: self.length.map(|text| text.0),
             interval: self.interval.map(|text| text.0),
+            paths: self.paths,
         };
         (self.name.clone(), needs)
     }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::plan::{
     Candidate, DelayTerms, ExcessLossSnapshot, Explanation, LineUseSnapshot, MoveThreshold,
-    PlanInSite, PlanSnapshot, PlannedApp, SharedLineSnapshot,
+    PlanInSite, PlanSnapshot, PlannedApp, SharedLineSnapshot, SpreadPathSnapshot,
 };
 use super::{Event, HistorySnapshot, Stats, Timestamp};
 use crate::config::{Class, Planner, Scheduler};
@@ -427,6 +427,9 @@ pub struct AppSnapshot {
     /// not been on any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_path: Option<String>,
+    /// What it sends leaves by several paths: how much by which, since the start. Absent: it takes one path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<Vec<SpreadPathSnapshot>>,
     pub assigned_by: AssignedBy,
     /// All of its traffic is IP packets of tenants. They do not name their application: what arrives
     /// is counted by the rules here, and measured delays decide nothing.

@@ -2,7 +2,7 @@
 
 use keiro_control::{
     config::Class,
-    protocol::{AppSnapshot, DelaySummary, JudgedBy, WorkloadSnapshot},
+    protocol::{AppSnapshot, DelaySummary, JudgedBy, SpreadPathSnapshot, WorkloadSnapshot},
 };
 
 use keiro_stats::{AppStats, StatSet, Value};
@@ -110,10 +110,30 @@ pub(super) fn text(app: &AppSnapshot, style: Style) -> String {
 }
 
 fn path_text(app: &AppSnapshot) -> String {
+    if let (Some(spread), Some(_)) = (&app.spread, &app.path) {
+        return spread_text(spread);
+    }
     match (&app.path, &app.last_path) {
         (Some(path), _) => format!("{path}, chosen by {}", word(&app.assigned_by)),
         (None, Some(last)) => format!("none is up, traffic waits; last on {last}"),
         (None, None) => "none is up, traffic waits".to_owned(),
+    }
+}
+
+/// The paths by which an application has sent, and which part by which.
+fn spread_text(spread: &[SpreadPathSnapshot]) -> String {
+    let all: u64 = spread.iter().map(|path| path.sent_bytes).sum();
+    let parts: Vec<String> = spread
+        .iter()
+        .filter(|path| path.sent_bytes > 0)
+        .map(|SpreadPathSnapshot { path, sent_bytes }| {
+            let part = *sent_bytes as f64 / all as f64;
+            format!("{} by {path}", human::percent(part))
+        })
+        .collect();
+    match parts.is_empty() {
+        true => "spread over all that are up".to_owned(),
+        false => format!("spread over all that are up: {}", parts.join(", ")),
     }
 }
 

@@ -235,6 +235,14 @@ pub enum MoveThreshold {
     Unknown,
 }
 
+/// What has left by one path of an application that is spread over several.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct SpreadPathSnapshot {
+    pub path: String,
+    pub sent_bytes: u64,
+}
+
 /// What a path loses of an application's traffic without repair, where that is more than it tolerates.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -254,7 +254,11 @@ fn datagrams_without_bytes_are_bounded_too() {
             (dropped, out.datagrams.iter().count()),
             (1000, DATAGRAMS_MAX)
         );
-        let waiting = &out.ready.get((QueuePath::None, TenantId::ZERO)).unwrap().plain;
+        let waiting = &out
+            .ready
+            .get((QueuePath::None, TenantId::ZERO))
+            .unwrap()
+            .plain;
         assert_eq!(waiting.len(), DATAGRAMS_MAX);
     }
 }
