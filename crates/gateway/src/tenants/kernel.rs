@@ -209,6 +209,8 @@ impl Kernel {
         // The kernel refuses routes into a device that is down, and reports when it is up.
         errors.retain(|(_, error)| !error.is_down());
         self.incomplete = !errors.is_empty();
+        // Its device has just gone, which is reported as such.
+        errors.retain(|(_, error)| !matches!(error, RouteError::NoInterface { .. }));
         log_restored(&put_back, installed, of);
         let mut reported = BTreeSet::new();
         for entry in foreign {
