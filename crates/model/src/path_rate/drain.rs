@@ -56,7 +56,9 @@ impl PathRate {
         let is_testable = self.in_flight >= TEST_PACKETS_MIN * self.packet
             || self.rate < self.clear_rate * STARVED;
         let is_test = is_conforming && is_testable && self.is_stuck(now, STUCK_TIME);
-        if is_test || seconds(now, self.lowest_since) > self.drain_every {
+        let is_due = seconds(now, self.lowest_since) > self.drain_every
+            || self.stuck_since.is_none() && self.is_floor_doubtful(now);
+        if is_test || is_due {
             self.stuck_since = None;
             self.phase = Phase::Drain {
                 low_at: None,
@@ -99,7 +101,9 @@ impl PathRate {
         if !is_test {
             let own = STANDING + STANDING_PACKETS * self.packet_seconds();
             let least = (least - own).clamp(0.0, JITTER_MAX);
+            let before = self.floor;
             self.floor = least.midpoint(self.floor.min(least));
+            self.on_floor_checked(now, before);
         }
         self.drain_every = DRAIN_EVERY;
         if is_test

@@ -29,6 +29,7 @@ mod interface;
 mod loss;
 #[cfg(test)]
 mod tests;
+mod trial;
 
 use std::time::Duration;
 
@@ -41,6 +42,7 @@ use self::{
     delay::{BaseDelay, LoopTime},
     drain::{DRAIN_FIRST, DRAIN_LOOP, DRAIN_TIME, TEST_LOOP},
     loss::{LINE_MAX, LossMeter},
+    trial::{CHECK_FLOOR_FIRST, Trial},
 };
 
 /// Packets per round trip at which a path begins (RFC 6928), and the most that these are, bytes/s.
@@ -177,8 +179,11 @@ struct Round {
     began: Instant,
     /// What had arrived with the first packet that left since.
     first: Option<Mark>,
-    /// Shortest queue, s.
+    /// Shortest and longest queue, s, and those of the first packet and the last.
     queue: f64,
+    longest: f64,
+    oldest: f64,
+    newest: f64,
     /// The controller held something back.
     is_blocked: bool,
 }
@@ -189,8 +194,23 @@ impl Round {
             began: now,
             first: None,
             queue: f64::INFINITY,
+            longest: 0.0,
+            oldest: 0.0,
+            newest: 0.0,
             is_blocked: false,
         }
+    }
+}
+
+impl Round {
+    /// A packet has arrived that queued for `queue`, s.
+    fn on_queue(&mut self, queue: f64) {
+        if self.queue.is_infinite() {
+            self.oldest = queue;
+        }
+        self.newest = queue;
+        self.queue = self.queue.min(queue);
+        self.longest = self.longest.max(queue);
     }
 }
 
@@ -235,6 +255,12 @@ pub struct PathRate {
     /// The shortest queue where none stands, s, and how much it varies from one packet to the next.
     floor: f64,
     jitter: f64,
+    /// The mean queue of late, s.
+    mean_queue: f64,
+    trial: Trial,
+    /// When a floor that a trial has raised is checked by a drain, and the time from one check to the next, s.
+    check_floor_at: Option<Instant>,
+    check_floor_every: f64,
     /// Queues of packets sent before are those of a gap.
     gap_until: Instant,
     /// When the newest packet that arrived was sent.
@@ -279,6 +305,10 @@ impl PathRate {
             hold_time: HOLD_TIME,
             floor: 0.0,
             jitter: 0.0,
+            mean_queue: 0.0,
+            trial: Trial::default(),
+            check_floor_at: None,
+            check_floor_every: CHECK_FLOOR_FIRST,
             gap_until: now,
             newest_sent_at: None,
             clear_rate: 0.0,
@@ -470,6 +500,7 @@ impl PathRate {
         let base = &mut self.bases[usize::from(is_long)];
         let shortest = base.get();
         self.queue = base.on_sample(now, at - sent);
+        self.mean_queue += (self.queue - self.mean_queue) * JITTER_GAIN;
         let shorter = shortest.map_or(0.0, |shortest| shortest - (at - sent));
         if shorter > far && now >= self.compete_from && self.was_lengthened(now) {
             // It was no route.
@@ -505,7 +536,7 @@ impl PathRate {
             queue: self.queue,
         };
         self.arrivals.on_arrival(arrived, self.rate_window());
-        self.round.queue = self.round.queue.min(self.queue);
+        self.round.on_queue(self.queue);
         self.lowest_queue = self.lowest_queue.min(self.queue);
     }
 
@@ -521,7 +552,7 @@ impl PathRate {
             return;
         }
         let is_conforming = self.in_flight <= self.window_bytes() + self.packet;
-        if rate < self.rate && self.is_stuck(now, 0.0) {
+        if rate < self.rate && (self.is_on_trial() || self.is_stuck(now, 0.0)) {
             return;
         }
         let growth = (busy.span * QUEUE_GROWTH).max(self.jitter * QUEUE_GROWTH_JITTERS);
@@ -567,10 +598,11 @@ impl PathRate {
                     self.confirmed_at = Some(now);
                 }
                 true => self.hold(now, arrived),
-                false => self.grow(
-                    now,
-                    arrived.min(sent * BURST_MAX) / (1.0 - self.loss.line()),
-                ),
+                false => {
+                    let arrived = arrived.min(sent * BURST_MAX) / (1.0 - self.loss.line());
+                    self.follow_trial(now, arrived);
+                    self.grow(now, arrived);
+                }
             }
         }
         self.begin_round(now);
@@ -709,6 +741,7 @@ impl PathRate {
                 (loop_time * DRAIN_LOOP).max(loop_time - queue)
             }
             Phase::Competing(competing) => return competing.window(self.packet),
+            _ if self.is_on_trial() => loop_time + self.target() + self.mean_queue,
             _ => loop_time + self.target(),
         };
         (self.rate * time).max(WINDOW_PACKETS * self.packet)

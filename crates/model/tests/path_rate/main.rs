@@ -332,6 +332,33 @@ fn acknowledgements_in_bunches_and_delays_that_vary_cost_little() {
     }
 }
 
+/// Delays that vary by more than the queue that is aimed for, whatever is sent.
+#[test]
+fn delays_that_vary_much_leave_most_of_the_rate() {
+    println!("Mbit/s, ms: share of 30 s from the 5th on, three seeds; p95 of own queue, ms");
+    for rate in [10.0, 50.0, 200.0] {
+        for (jitter, least) in [(5, 0.95), (10, 0.9), (20, 0.6)] {
+            let found = [1, 2, 3].map(|seed| {
+                let mut setting = Setting {
+                    trains: false,
+                    seed,
+                    ack_spacing: MS,
+                    ..steady(rate, 40 * MS)
+                };
+                setting.link.jitter = MS * jitter;
+                let (line, reached) = from_idle(&setting, rate, 35 * SECOND, 30 * SECOND);
+                let queue = line.queue(30 * SECOND, 0.95, false);
+                assert!(queue < 80 * MS, "{rate} {jitter}: {queue:?}");
+                (reached, queue)
+            });
+            println!("{rate:5} {jitter:3}: {found:.3?}");
+            let [(one, _), (two, _), (three, _)] = found;
+            let worst = one.min(two).min(three);
+            assert!(worst >= least, "{rate} {jitter}: {worst}");
+        }
+    }
+}
+
 /// What the path and the foreign connection have of the line in the `time` before now.
 fn shares(line: &Line, time: Duration, rate: f64) -> (f64, f64) {
     let since = line.now - time;
