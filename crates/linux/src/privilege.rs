@@ -7,6 +7,7 @@ use std::{ffi::CString, fmt, fs, io};
 
 use caps::{CapSet, Capability as Cap, CapsHashSet};
 use nix::{
+    errno::Errno,
     sys::resource::{Resource, getrlimit, setrlimit},
     unistd::{Uid, User, geteuid, getgrouplist, setgroups, setresgid, setresuid},
 };
@@ -127,8 +128,11 @@ impl Account {
             name: name.to_owned(),
             source: source.into(),
         };
-        let Some(user) = User::from_name(name).map_err(failed)? else {
-            return Ok(None);
+        let user = match User::from_name(name) {
+            // getpwnam_r(3): not found, as where there is no /etc/passwd.
+            Ok(None) | Err(Errno::ENOENT | Errno::ESRCH) => return Ok(None),
+            Ok(Some(user)) => user,
+            Err(error) => return Err(failed(error)),
         };
         let c_name = CString::new(name).map_err(|_| UserError::Unknown(name.to_owned()))?;
         let groups = getgrouplist(&c_name, user.gid).map_err(failed)?;
