@@ -4,6 +4,7 @@
 //!   they leave, pure tests, examples in documentation and checks of the other workspaces. It retries
 //!   a failed laboratory test once alone, and reports flaky and skipped tests last.
 //! - `links`: refuses links between pages, and names of source files, that lead nowhere.
+//! - `notices`: licence texts of the crates that commands contain, for packages.
 //! - `words`: refuses words that plain technical English does not need in comments and docs.
 
 mod binaries;
@@ -11,6 +12,7 @@ mod busy;
 mod execute;
 mod links;
 mod not_tested;
+mod notices;
 mod run;
 mod side;
 mod summary;
@@ -22,6 +24,7 @@ const USAGE: &str = "\
 usage: cargo xtask test [--pure | --laboratory] [--rounds N] [--busy N] [--jobs N] [--strict] [FILTER]
        cargo xtask words [DIRECTORY]
        cargo xtask links [DIRECTORY]
+       cargo xtask notices PACKAGE...
 
 test        all tests, or only the pure ones, or only those that need namespaces or measure time
   --rounds  repeats them N times with the same binaries (1)
@@ -30,7 +33,8 @@ test        all tests, or only the pure ones, or only those that need namespaces
   --strict  fails if a test was skipped for a reason that xtask/skips-allowed.txt does not have
   FILTER    only binaries whose name contains it
 words       words in comments and docs that CONTRIBUTING.md refuses
-links       links and names of source files in pages that lead nowhere";
+links       links and names of source files in pages that lead nowhere
+notices     prints the licence texts of the crates that packages of the workspace link";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -40,6 +44,7 @@ fn main() -> ExitCode {
         }
         Some((command, rest)) if command == "words" => words::check(rest.first()),
         Some((command, rest)) if command == "links" => links::check(rest.first()),
+        Some((command, rest)) if command == "notices" => notices::print(rest),
         _ => Err(USAGE.to_owned()),
     };
     match result {
