@@ -14,10 +14,11 @@ sysusersdir := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 
 .DEFAULT_GOAL := help
 .PHONY: help setup packages build build-lab demo test test-quick test-web test-dashboards lint mutants rounds test-guest accuracy bench \
-	bench-tunnel bench-egress experiments figures soak fuzz bpf man install install-lab deb test-package
+	bench-tunnel bench-egress experiments figures soak fuzz bpf man install install-lab deb test-package \
+	static test-static oci test-oci sbom release test-release test-reproducible
 
 help: ## what there is to make
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install the Debian packages that are missing here
 	@scripts/setup tests
@@ -26,10 +27,10 @@ packages: # only what building needs
 	@scripts/setup
 
 build: packages ## the commands keiro and keiro-web, in target/release
-	$(CARGO) build --release --locked --package keiro-cli --package keiro-web
+	@scripts/compile keiro-cli keiro-web
 
 build-lab: packages ## keiro and keiro-lab, which makes laboratories and runs experiments
-	$(CARGO) build --release --locked --package keiro-cli --package keiro-web --package keiro-lab-cli
+	@scripts/compile keiro-cli keiro-web keiro-lab-cli
 
 demo: ## five applications over two paths, about a minute; in a laboratory as root, else simulated
 	@scripts/demo
@@ -110,7 +111,33 @@ deb: build-lab ## the Debian packages keiro and keiro-lab, in target/package
 	@scripts/package
 
 test-package: deb ## installs the packages in a copy of this system, upgrades and purges them (needs root)
+	@scripts/setup test-package
 	@scripts/test-package
+
+static: ## static keiro commands for x86_64 and aarch64, in target/static
+	@scripts/setup static
+	@scripts/static $(ARCHITECTURES)
+
+test-static: static ## starts them where there is no other file, aarch64 under QEMU (needs root)
+	@scripts/test-static $(ARCHITECTURES)
+
+oci: static ## an OCI image of these, in target/oci
+	@scripts/oci
+
+test-oci: oci ## reads every digest of the image and starts its command in namespaces (needs root)
+	@scripts/test-oci
+
+sbom: packages ## bills of materials of the commands (CycloneDX), in target/sbom
+	@scripts/sbom
+
+release: deb static oci sbom ## all that a release consists of, with SHA256SUMS, in target/dist
+	@scripts/dist
+
+test-release: test-package test-static test-oci test-reproducible ## what a release must pass (needs root)
+
+test-reproducible: packages ## builds the packages twice in two directories and compares them, or only PACKAGES
+	@scripts/setup package
+	@scripts/test-reproducible $(PACKAGES)
 
 install: ## to $(DESTDIR)$(PREFIX), after `make build`; needs no Rust, so sudo will do
 	@test -x $(keiro) -a -x $(keiro-web) || { echo 'install: $(keiro) or $(keiro-web) is not there; run make build first' >&2; exit 1; }
