@@ -87,6 +87,10 @@ const FOLLOWED: f64 = 0.95;
 /// The start is over where less than this part of it has, beside a queue. Ours: half does where twice the
 /// line's rate is sent; delays of radio vary by more than a queue.
 const STARTUP_FOLLOWED: f64 = 0.8;
+/// Fewer packets do not show that: delays that vary by themselves hold some back too.
+const STARTUP_PACKETS: f64 = 14.0;
+/// The window of the delivery rate has so many times as many at the start.
+const STARTUP_WINDOW: f64 = 1.6;
 /// What leaves is this much faster than what arrives, so that a queue shows what more there is.
 const PUSH: f64 = 1.05;
 /// A round that adds this part of the rate or more shows by itself whether the line carries it.
@@ -548,7 +552,10 @@ impl PathRate {
             return;
         };
         let rate = busy.rate / (1.0 - self.loss.line());
-        if self.phase == Phase::Startup && rate >= self.rate * STARTUP_FOLLOWED {
+        let packets = busy.rate * busy.span / self.packet;
+        if self.phase == Phase::Startup
+            && (rate >= self.rate * STARTUP_FOLLOWED || packets < STARTUP_PACKETS)
+        {
             return;
         }
         let is_conforming = self.in_flight <= self.window_bytes() + self.packet;
@@ -765,7 +772,11 @@ impl PathRate {
 
     fn rate_window(&self) -> f64 {
         let window = (self.loop_seconds() * WINDOW_OF_LOOP).clamp(WINDOW, WINDOW_MAX);
-        window.max(2.0 * ROUND_PACKETS * self.packet_seconds())
+        let packets = match self.phase {
+            Phase::Startup => STARTUP_PACKETS * STARTUP_WINDOW,
+            _ => 2.0 * ROUND_PACKETS,
+        };
+        window.max(packets * self.packet_seconds())
     }
 
     fn round_span(&self) -> f64 {
