@@ -223,7 +223,7 @@ impl PathSnapshot {
     /// What the plan loop sees of it now.
     pub fn observation(&self) -> PathObservation {
         PathObservation {
-            deaths: self.stats.outages,
+            outages: self.stats.outages,
             sample: self.sample(),
             is_measured: self.capacity.is_some(),
             packets: self.outcomes,

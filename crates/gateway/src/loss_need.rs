@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use keiro_control::config::{AggregationMode, App, AppIndex, Class, Config, Tenant};
-use keiro_planner::steer::LossOf;
+use keiro_planner::steer::LossUnit;
 use keiro_units::Probability;
 
 use crate::planning::ExcessLoss;
@@ -23,7 +23,7 @@ pub(crate) struct LossNeeds {
 pub(crate) struct LossNeed {
     /// The part that may be lost.
     pub(crate) tolerance: Probability,
-    pub(crate) of: LossOf,
+    pub(crate) of: LossUnit,
 }
 
 /// Tolerance of traffic that is not repaired, in per cent. Ours: voice conceals as much, and beyond it TCP that
@@ -49,8 +49,8 @@ impl LossNeeds {
                 && config.aggregation.mode != AggregationMode::Off
                 && (!has_packets || others.contains(&index));
             let of = match has_copies {
-                true => LossOf::Aggregates,
-                false => LossOf::Packets,
+                true => LossUnit::Aggregates,
+                false => LossUnit::Packets,
             };
             Some(LossNeed { tolerance, of })
         };
@@ -79,8 +79,8 @@ impl LossNeed {
     pub(crate) fn excess(&self, loss: Probability) -> Option<ExcessLoss> {
         let tolerance = self.tolerance;
         let loss = match self.of {
-            LossOf::Packets => loss,
-            LossOf::Aggregates => Probability::new(loss.get().powi(2))?,
+            LossUnit::Packets => loss,
+            LossUnit::Aggregates => Probability::new(loss.get().powi(2))?,
         };
         (loss > tolerance).then_some(ExcessLoss { loss, tolerance })
     }
@@ -116,8 +116,8 @@ mod tests {
         let tolerances: Vec<Option<f64>> = tolerances.collect();
         let expected = [Some(0.01), Some(0.001), Some(1.0), None, None, Some(0.02)];
         assert_eq!(tolerances, expected);
-        assert_eq!(needs.get(AppIndex(0)).unwrap().of, LossOf::Aggregates);
-        assert_eq!(needs.get(AppIndex(5)).unwrap().of, LossOf::Packets);
+        assert_eq!(needs.get(AppIndex(0)).unwrap().of, LossUnit::Aggregates);
+        assert_eq!(needs.get(AppIndex(5)).unwrap().of, LossUnit::Packets);
         assert_eq!(needs.tolerances().len(), 4);
     }
 }

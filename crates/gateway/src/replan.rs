@@ -81,7 +81,7 @@ impl Gateway {
                 let level = self.planning.steering.level(to_peer).or_else(first);
                 input.up.insert(key, level);
                 if hold_down != PathHoldDown::Released {
-                    input.doubtful.insert(key, hold_down);
+                    input.hold_downs.insert(key, hold_down);
                 }
             }
             for app in &session.apps {
@@ -95,7 +95,7 @@ impl Gateway {
                 if let Some(path) = path.and_then(|path| path_ids.index(path)) {
                     input.now.insert(index, path);
                 }
-                if let Some(seen) = self.seen(index, app, snapshot.at) {
+                if let Some(seen) = self.measured_workload(index, app, snapshot.at) {
                     input.workloads.insert(index, seen);
                 }
                 let is_sending = |seen: CoreWorkload| !has_stopped(&seen, snapshot.at);
@@ -103,8 +103,8 @@ impl Gateway {
                     input.sending.insert(index);
                 }
                 let config = &self.config[index];
-                let seen = self.planning.steering.evidence(config.class, app);
-                input.evidence.extend(seen.map(|seen| (index, seen)));
+                let seen = self.planning.steering.traffic_window(config.class, app);
+                input.traffic_windows.extend(seen.map(|seen| (index, seen)));
             }
         }
         for (number, app) in self.config.apps.iter().enumerate() {
@@ -144,7 +144,12 @@ impl Gateway {
 
     /// Measured traffic of an application: the planned one while the difference is noise; that of
     /// before the restart while too little is measured. `None`: too little was ever measured.
-    fn seen(&self, index: AppIndex, app: &AppSnapshot, now: Instant) -> Option<MeasuredWorkload> {
+    fn measured_workload(
+        &self,
+        index: AppIndex,
+        app: &AppSnapshot,
+        now: Instant,
+    ) -> Option<MeasuredWorkload> {
         let config = &self.config[index];
         let Some(seen) = app.workload.filter(|seen| seen.count >= MEASURED_MIN) else {
             let peer = self.config[config.peer].name.as_str();
@@ -213,7 +218,7 @@ impl Gateway {
     /// Samples every path. Plans again if a path differs from what was planned with, or may be
     /// moved to now.
     pub(crate) fn sample(&mut self) -> Result<(), DataThreadGone> {
-        let mut news = false;
+        let mut changed = false;
         for (peer, paths) in self.data.paths()? {
             let name = self.active.peer_name(peer);
             if name.is_none() {
@@ -224,14 +229,14 @@ impl Gateway {
                     let to_peer = PeerPath::new(peer, path.id);
                     let configured_delay = self.config[index].delay;
                     let tolerances = self.planning.loss_needs.tolerances();
-                    news |=
+                    changed |=
                         self.planning
                             .steering
                             .on_path(to_peer, configured_delay, tolerances, path);
                 }
             }
         }
-        self.planning.needs_replan |= news;
+        self.planning.needs_replan |= changed;
         self.check_leader();
         Ok(())
     }
@@ -259,7 +264,7 @@ impl Gateway {
         let mut asked = self.planning.input.clone();
         self.planning
             .steering
-            .expect_refuge(&self.config, &before, &mut asked);
+            .apply_failover(&self.config, &before, &mut asked);
         let path_ids = self.active.path_ids();
         self.planning.steering.note_paths(
             &self.config,
@@ -276,7 +281,7 @@ impl Gateway {
         let is_new = self.planning.input.unused && !resumes && !self.site.has_say();
         if is_new {
             asked
-                .doubtful
+                .hold_downs
                 .retain(|_, hold_down| *hold_down == PathHoldDown::Validating);
         }
         let plan_mode = plan_mode.unwrap_or(match is_new {
@@ -295,7 +300,7 @@ impl Gateway {
         asked.site.clone_from(&self.planning.input.site);
         self.planning
             .steering
-            .prepare_for_death(&self.config, &asked, &self.planning.plan);
+            .compute_backups(&self.config, &asked, &self.planning.plan);
         self.forget_delays_of_changed()?;
         let unmet = self.planning.plan.unmet();
         let changes = self.planning.plan.changes(&self.planning.input.now);
@@ -383,7 +388,7 @@ impl Gateway {
         self.host_names.ask();
         self.record_history(&snapshot);
         match self.planning.input.are_outdated(&now) {
-            // The next check judges the new plan.
+            // The next check compares the new plan.
             true => self.replan()?,
             false => {
                 let path_ids = self.active.path_ids();
@@ -392,7 +397,7 @@ impl Gateway {
                     .note_paths(&self.config, path_ids, &now, snapshot.at);
                 let present = self.present_plan(&now);
                 self.learn(&snapshot, &present)?;
-                self.judge_targets(snapshot.at, &now, &present);
+                self.check_targets(snapshot.at, &now, &present);
                 if self.is_to_be_improved(&present) {
                     self.replan()?;
                 }
@@ -409,7 +414,7 @@ impl Gateway {
     /// sooner after a change.
     fn is_to_be_improved(&mut self, present: &Plan) -> bool {
         let reason = ReplanReason::of(&self.planning.plan, present);
-        self.planning.backoff.has_ended(Stopwatch::now(), reason)
+        self.planning.backoff.is_due(Stopwatch::now(), reason)
     }
 
     /// Samples what applications have sent.
@@ -456,7 +461,7 @@ impl Gateway {
     }
 
     /// Publishes which latency targets are newly missed or met again.
-    fn judge_targets(&mut self, at: Instant, input: &PlannerInput, present: &Plan) {
+    fn check_targets(&mut self, at: Instant, input: &PlannerInput, present: &Plan) {
         let tolerance = self.config.gateway.tolerance.get();
         let mut events = Vec::new();
         for (number, app) in self.config.apps.iter().enumerate() {
@@ -475,7 +480,7 @@ impl Gateway {
                 true => ratios,
                 false => ratios.of_unmeasured(now.propagation_seconds() / limit),
             };
-            latency_target.judge(at, path, &ratios);
+            latency_target.update(at, path, &ratios);
             let (Some(verdict), Some(transition)) =
                 (latency_target.verdict(), latency_target.transition(at))
             else {

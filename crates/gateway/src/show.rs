@@ -26,7 +26,7 @@ use keiro_control::{
 use keiro_core::{self as core, DropCounters, SessionSnapshot};
 use keiro_linux::tcp::Mode;
 use keiro_model::aggregation::{Cause, ControllerKind, Decision};
-use keiro_planner::queueing::Invalid;
+use keiro_planner::queueing::NoForecast;
 use keiro_stats::{AppStats, CapacityStats, PathSocketStats, PeerStats};
 use keiro_units::Probability;
 
@@ -687,7 +687,7 @@ impl<'a> View<'a> {
             let forecast = index
                 .and_then(|index| self.present.apps.get(index.0))
                 .and_then(|app| app.forecast);
-            if let Some(Err(why @ Invalid::ModelOff { .. })) =
+            if let Some(Err(why @ NoForecast::ModelOff { .. })) =
                 forecast.map(|forecast| forecast.delay)
             {
                 return (ModelState::NotValid, Some(format!("{}: {why}", app.name)));

@@ -9,7 +9,10 @@ use std::{
 use keiro_control::config::{AppIndex, Class, Config, PATH_RATE_MAX, PathIndex};
 use keiro_core::{AppId, AppSnapshot, Instant, PathId, PathSnapshot, PathState};
 use keiro_planner::{
-    queueing::{DelayDistribution, Evidence, Forecast, Half, Invalid, Measured, Residual, Spread},
+    queueing::{
+        DelayDistribution, DelayWindow, Forecast, NoForecast, Residual, Spread, TrafficWindow,
+        WindowHalf,
+    },
     steer::{BackupPaths, PathHoldDown, PathSample, PlanMode, PreferredPaths, TrackedPath},
 };
 use keiro_units::{Bandwidth, Probability};
@@ -79,7 +82,7 @@ pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 /// How often forecasts are compared with what was measured.
 const LEARN_INTERVAL: Duration = Duration::from_secs(30);
 /// Traffic that differs from the forecast by more than so many standard deviations, and by more
-/// than this ratio, has changed: the same test as [`Evidence::judge`].
+/// than this ratio, has changed: the same test as [`TrafficWindow::check`].
 const SIGNIFICANT: f64 = 4.0;
 const LOAD_DIFFERENCE: f64 = 0.2;
 
@@ -254,17 +257,17 @@ impl Steering {
 
     /// What was seen of an application in the recent window, which is as long as enough messages
     /// take. `None`: the window is too short to be split in halves.
-    pub(crate) fn evidence(&self, class: Class, app: &AppSnapshot) -> Option<Evidence> {
+    pub(crate) fn traffic_window(&self, class: Class, app: &AppSnapshot) -> Option<TrafficWindow> {
         let halves = self.sent.get(&app.id)?.halves()?;
         let seen = app.workload?;
         let length_spread = Spread::new(seen.length_variation.powi(2)).unwrap_or_default();
         let tag = seen.length_bytes - body_bytes(class, &seen);
-        let of = |Sent { messages, bytes }| Half {
+        let of = |Sent { messages, bytes }| WindowHalf {
             messages,
             length_mean: bytes as f64 / messages.max(1) as f64 - tag,
             length_spread,
         };
-        Some(Evidence {
+        Some(TrafficWindow {
             halves: halves.map(of),
             interval_spread: Spread::new(seen.interval_variation.powi(2)).unwrap_or_default(),
             together: seen.together,
@@ -272,8 +275,8 @@ impl Steering {
     }
 
     /// Corrects the present paths in `now` if one path failed since the last plan, to one peer or
-    /// to all: see [`BackupPaths::expect`].
-    pub(crate) fn expect_refuge(
+    /// to all: see [`BackupPaths::apply_failover`].
+    pub(crate) fn apply_failover(
         &self,
         config: &Config,
         before: &PlannerInput,
@@ -282,11 +285,11 @@ impl Steering {
         let up = |input: &PlannerInput| input.up.keys().copied().collect::<BTreeSet<_>>();
         let end = |app: AppIndex| config[app].peer;
         self.backup_paths
-            .expect(&up(before), &up(now), end, &mut now.now);
+            .apply_failover(&up(before), &up(now), end, &mut now.now);
     }
 
     /// Plans for the failure of each path, starting from `planned`.
-    pub(crate) fn prepare_for_death(
+    pub(crate) fn compute_backups(
         &mut self,
         config: &Config,
         input: &PlannerInput,
@@ -299,7 +302,8 @@ impl Steering {
             let mut without = input.without(path);
             without.now = places.clone();
             without.now.retain(|_, at| *at != path);
-            PlanningProblem::new(config, &without).places(PlanMode::Revise, forecast_state)
+            PlanningProblem::new(config, &without)
+                .coarse_assignment(PlanMode::Revise, forecast_state)
         };
         self.backup_paths = BackupPaths::find(places.clone(), &paths, without);
     }
@@ -316,7 +320,7 @@ impl Steering {
             let before = self.learnt_of.insert(path, spec);
             if before.is_some_and(|before| before != spec) {
                 let residual = self.forecast_state.residuals.get_mut(&path);
-                residual.into_iter().for_each(Residual::doubt);
+                residual.into_iter().for_each(Residual::on_path_changed);
             }
         }
         let due = |at: Stopwatch| now.saturating_duration_since(at) >= LEARN_INTERVAL;
@@ -354,7 +358,7 @@ impl Steering {
             for (app, forecast) in members {
                 let shown = present.apps[app.0].forecast;
                 let holds = shown.is_some_and(|shown| {
-                    matches!(shown.delay, Ok(_) | Err(Invalid::ModelOff { .. }))
+                    matches!(shown.delay, Ok(_) | Err(NoForecast::ModelOff { .. }))
                 });
                 let Some(delay) = window.delays.get(app).filter(|_| holds) else {
                     continue;
@@ -363,7 +367,7 @@ impl Steering {
                 let residual = self.forecast_state.residuals.entry(*path).or_default();
                 residual.observe(
                     forecast,
-                    &Measured {
+                    &DelayWindow {
                         delay: DelayDistribution {
                             mean: seconds(delay.mean_seconds),
                             p50: seconds(delay.p50_seconds),
@@ -452,7 +456,7 @@ delay = "2ms"
     }
 
     #[test]
-    fn a_path_that_dies_to_one_peer_moves_the_applications_of_that_peer_only() {
+    fn a_path_that_fails_to_one_peer_moves_the_applications_of_that_peer_only() {
         let config = two_peers();
         let (slow, quick) = (PathIndex(0), PathIndex(1));
         let (to_b, to_c) = (AppIndex(0), AppIndex(1));
@@ -472,21 +476,21 @@ delay = "2ms"
         let before = plan(&all);
         assert_eq!(before.paths(), [(to_b, quick), (to_c, quick)].into());
         let mut steering = Steering::default();
-        steering.prepare_for_death(&config, &all, &before);
+        steering.compute_backups(&config, &all, &before);
 
         let mut one = all.clone();
         one.now = before.paths();
         one.up.remove(&(quick, PeerIndex(0)));
-        steering.expect_refuge(&config, &all, &mut one);
+        steering.apply_failover(&config, &all, &mut one);
         assert_eq!(one.now, [(to_b, slow), (to_c, quick)].into());
         let after = plan(&one);
         assert_eq!(after.paths(), one.now);
 
         // And a little later to the other.
-        steering.prepare_for_death(&config, &one, &after);
+        steering.compute_backups(&config, &one, &after);
         let mut none = one.clone();
         none.up.remove(&(quick, PeerIndex(1)));
-        steering.expect_refuge(&config, &one, &mut none);
+        steering.apply_failover(&config, &one, &mut none);
         assert_eq!(none.now, [(to_b, slow), (to_c, slow)].into());
     }
 

@@ -63,7 +63,7 @@ impl TargetState {
     }
 
     /// Updates the verdict for an application on `path`.
-    pub(crate) fn judge(&mut self, now: Instant, path: Option<&str>, ratios: &TargetRatios) {
+    pub(crate) fn update(&mut self, now: Instant, path: Option<&str>, ratios: &TargetRatios) {
         let before = self.now.take();
         let Some(path) = path else {
             return;
@@ -160,7 +160,7 @@ mod tests {
         };
         let mut state = TargetState::default();
         let now = Instant::ZERO;
-        state.judge(now, Some("wan0"), &overloaded.of_unmeasured(0.4));
+        state.update(now, Some("wan0"), &overloaded.of_unmeasured(0.4));
         assert_eq!(state.verdict(), None);
         assert_eq!(state.transition(now), None, "no miss is reported");
         let met = TargetRatios {
@@ -220,7 +220,7 @@ mod tests {
             for _ in 0..seconds {
                 self.seconds += 1;
                 let now = Instant::ZERO + Duration::from_secs(self.seconds);
-                self.state.judge(now, Some(path), ratios);
+                self.state.update(now, Some(path), ratios);
                 let transition = self.state.transition(now);
                 self.reported
                     .extend(transition.map(|transition| (self.seconds, transition)));
@@ -299,7 +299,7 @@ mod tests {
         let mut judged = Monitored::default();
         judged.sees(&measured(1.5), 1);
         let now = Instant::ZERO + Duration::from_secs(2);
-        judged.state.judge(now, None, &NOTHING);
+        judged.state.update(now, None, &NOTHING);
         assert_eq!(judged.state.verdict(), None);
         assert_eq!(judged.state.transition(now), None);
         judged.sees(&measured(1.5), 60);

@@ -21,7 +21,7 @@ pub struct PathSample {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PathObservation {
     /// How often it has gone down so far, so that a failure between two observations is not missed.
-    pub deaths: u64,
+    pub outages: u64,
     /// What it is like; `None`: it is not up.
     pub sample: Option<PathSample>,
     /// The bandwidth is measured, not only configured.

@@ -35,13 +35,13 @@ const FEW_APPS: usize = 30;
 /// How much is asked of the paths.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// A quarter of the bandwidth; demands of 5 to 40 times what an idle fast path takes.
+    /// A quarter of the bandwidth; latency targets of 5 to 40 times what an idle fast path takes.
     Easy,
     /// Half of the bandwidth, the same latency targets.
     Usual,
-    /// Three quarters of the bandwidth; demands of 4 to 20 times what an idle fast path takes.
+    /// Three quarters of the bandwidth; latency targets of 4 to 20 times what an idle fast path takes.
     Tight,
-    /// As tight, and every twelfth demand is one that no path meets.
+    /// As tight, and every twelfth latency target is one that no path meets.
     Infeasible,
     /// A fifth more than all paths carry.
     Overloaded,

@@ -57,7 +57,7 @@ pub struct Terms {
     pub own: Bandwidth,
 }
 
-/// A delay, its terms and the demand that it is held against.
+/// A delay, its terms and the latency target that it is held against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Prediction {
     /// What it was computed from.
@@ -71,7 +71,7 @@ pub struct Prediction {
 /// How a predicted delay stands to its latency target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Margin {
-    /// Nothing is demanded, and the delay is finite.
+    /// There is no latency target, and the delay is finite.
     NoTarget,
     /// Met: F − H, possibly zero.
     Spare(Duration),
@@ -81,7 +81,7 @@ pub enum Margin {
     Overloaded,
 }
 
-/// How far above its demand a prediction may lie and still count as met: H ≤ F·(1 + t).
+/// How far above its latency target a prediction may lie and still count as met: H ≤ F·(1 + t).
 ///
 /// Parts per million, so that it is exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

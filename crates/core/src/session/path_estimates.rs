@@ -122,7 +122,7 @@ impl PathEstimates {
     /// The path goes down: see the module's table.
     pub(crate) fn on_outage(&mut self, now: Instant, capacity: Option<Bandwidth>) {
         let own = self.recent.sent_rate();
-        self.cross.on_death(now, capacity, own);
+        self.cross.on_outage(now, capacity, own);
     }
 
     /// The path is back: see the module's table.

@@ -8,7 +8,7 @@ use keiro_control::{
     rounded::{bytes, duration, percent, rate},
     units::Text,
 };
-use keiro_planner::{delay::Margin, plan::incumbent::ParameterValue, queueing::Invalid};
+use keiro_planner::{delay::Margin, plan::incumbent::ParameterValue, queueing::NoForecast};
 
 use super::{Subject, aggregation, delay, loses_too_much};
 use crate::{
@@ -126,7 +126,7 @@ impl Subject<'_> {
                 duration(forecast.mean),
                 duration(forecast.p99),
             ),
-            Some(Err(why @ Invalid::Overloaded { .. })) => format!(" Forecast {model}: {why}."),
+            Some(Err(why @ NoForecast::Overloaded { .. })) => format!(" Forecast {model}: {why}."),
             Some(Err(why)) => format!(" No forecast: {why}."),
             None => " No forecast.".to_owned(),
         }

@@ -36,7 +36,7 @@ impl PlanningProblem {
         let at = |number: usize| placement.at[number].unwrap_or(0);
         match plan_moves(self.settings(), &paths, &steered_apps, plan_mode, budget) {
             Ok(arrangement) => {
-                let places = arrangement.places();
+                let places = arrangement.assignment();
                 let place = |number: usize| match places.get(&app_id(number)) {
                     Some(path) => path.0 as usize,
                     None => at(number),

@@ -14,8 +14,8 @@ use keiro_control::{
 use keiro_planner::{
     delay::{Delay, PathSpec},
     queueing::{
-        self, DelayDistribution, Evidence, Forecast, Gateway, Invalid, Offered, Repair, Residual,
-        Resolution, SharedLine, Statistic, Traffic, WireFormat,
+        self, DelayDistribution, Forecast, Gateway, NoForecast, Offered, Repair, Residual,
+        Resolution, SharedLine, Statistic, Traffic, TrafficWindow, WireFormat,
     },
 };
 use keiro_units::{Bandwidth, ByteCount};
@@ -26,7 +26,7 @@ pub(crate) struct DelayForecast {
     /// Before corrections; measurements are compared with this.
     pub(crate) forecast: Forecast,
     /// The corrected delay, or why there is none.
-    pub(crate) delay: Result<DelayDistribution, Invalid>,
+    pub(crate) delay: Result<DelayDistribution, NoForecast>,
 }
 
 /// What forecasts rest on besides path and traffic.
@@ -35,16 +35,16 @@ pub(crate) struct ForecastState {
     /// Learnt corrections by path.
     pub(crate) residuals: BTreeMap<PathIndex, Residual>,
     /// Forecasts that were computed lately.
-    asked: Asked,
+    cache: ForecastCache,
 }
 
 /// A cache of forecasts. They are shown every second and cost up to tens of milliseconds per
 /// application, but change only with their inputs.
 #[derive(Clone, Debug, Default)]
-struct Asked(RefCell<VecDeque<Answer>>);
+struct ForecastCache(RefCell<VecDeque<CachedForecasts>>);
 
 #[derive(Clone, Debug)]
-struct Answer {
+struct CachedForecasts {
     gateway: Gateway,
     path: PathSpec,
     traffic: Vec<Traffic>,
@@ -53,21 +53,21 @@ struct Answer {
 
 /// Applications in all cached forecasts. Ours: some 6 MB, and a dozen sets of a thousand
 /// applications each.
-const ASKED_APPS_MAX: usize = 16_384;
+const CACHED_APPS_MAX: usize = 16_384;
 /// Cached sets.
-const ASKED_MAX: usize = 64;
+const CACHED_SETS_MAX: usize = 64;
 
-impl Asked {
+impl ForecastCache {
     fn forecasts(&self, gateway: Gateway, path: &PathSpec, traffic: Vec<Traffic>) -> Vec<Forecast> {
-        let mut answers = self.0.borrow_mut();
-        let same = |answer: &Answer| {
+        let mut cached = self.0.borrow_mut();
+        let same = |answer: &CachedForecasts| {
             answer.gateway == gateway && answer.path == *path && answer.traffic == traffic
         };
-        let answer = match answers.iter().position(same) {
-            Some(known) => answers.remove(known),
+        let answer = match cached.iter().position(same) {
+            Some(known) => cached.remove(known),
             None => {
                 let members: Vec<usize> = (0..traffic.len()).collect();
-                Some(Answer {
+                Some(CachedForecasts {
                     gateway,
                     path: *path,
                     forecasts: gateway.forecast_traffic(path, &traffic, &members),
@@ -78,13 +78,13 @@ impl Asked {
         let forecasts = answer.as_ref().map(|answer| answer.forecasts.clone());
         // Newest first; the oldest is dropped.
         if let Some(answer) = answer {
-            answers.push_front(answer);
+            cached.push_front(answer);
         }
-        let count = |answers: &VecDeque<Answer>| -> usize {
-            answers.iter().map(|answer| answer.traffic.len()).sum()
+        let count = |cached: &VecDeque<CachedForecasts>| -> usize {
+            cached.iter().map(|answer| answer.traffic.len()).sum()
         };
-        while answers.len() > ASKED_MAX || count(&answers) > ASKED_APPS_MAX {
-            answers.pop_back();
+        while cached.len() > CACHED_SETS_MAX || count(&cached) > CACHED_APPS_MAX {
+            cached.pop_back();
         }
         forecasts.unwrap_or_default()
     }
@@ -153,7 +153,7 @@ pub(crate) struct Line<'a> {
 pub(crate) struct Sender {
     pub(crate) traffic: Traffic,
     /// Observations of its traffic, where they matter.
-    pub(crate) evidence: Option<Evidence>,
+    pub(crate) traffic_window: Option<TrafficWindow>,
     /// Its losses are retransmitted.
     pub(crate) is_repaired: bool,
 }
@@ -183,7 +183,7 @@ pub(crate) fn forecasts_of(
     let gateway = gateway(scheduler, line, resolution);
     let traffic: Vec<Traffic> = apps.iter().map(|app| app.traffic).collect();
     let own = Offered::of(&traffic, &gateway.wire);
-    let mut forecasts = forecast_state.asked.forecasts(gateway, &line.path, traffic);
+    let mut forecasts = forecast_state.cache.forecasts(gateway, &line.path, traffic);
     let residual = forecast_state.residuals.get(&line.index);
     let mut bursts = bursts(&forecasts, apps);
     if let Some(joint) = line.shared.map(|shared| shared.joint(&own)) {
@@ -191,8 +191,9 @@ pub(crate) fn forecasts_of(
         bursts += joint.bursts();
     }
     let forecast = |(forecast, app): (Forecast, &Sender)| {
-        let judged = app.judge(&forecast);
-        let judged = judged.and_then(|()| Invalid::among_bursts(bursts).map_or(Ok(()), Err));
+        let checked = app.check_traffic(&forecast);
+        let checked =
+            checked.and_then(|()| NoForecast::if_among_bursts(bursts).map_or(Ok(()), Err));
         let forecast = match app.is_repaired {
             true => line.repair.of(forecast, packets_of(app.traffic.app.length)),
             false => forecast,
@@ -205,7 +206,7 @@ pub(crate) fn forecasts_of(
         };
         DelayForecast {
             forecast,
-            delay: judged.and_then(|()| corrected()),
+            delay: checked.and_then(|()| corrected()),
         }
     };
     forecasts.into_iter().zip(apps).map(forecast).collect()
@@ -214,8 +215,8 @@ pub(crate) fn forecasts_of(
 /// Load of the applications that send bursts, as a part of the path's rate.
 fn bursts(forecasts: &[Forecast], apps: &[Sender]) -> f64 {
     let of_bursts = |(forecast, app): &(&Forecast, &Sender)| {
-        let judged = app.judge(forecast);
-        judged.is_err_and(|invalid| invalid.is_bursts())
+        let checked = app.check_traffic(forecast);
+        checked.is_err_and(|invalid| invalid.is_bursts())
     };
     let loads = forecasts.iter().zip(apps).filter(of_bursts);
     loads.map(|(forecast, _)| forecast.terms.own_load).sum()
@@ -223,9 +224,10 @@ fn bursts(forecasts: &[Forecast], apps: &[Sender]) -> f64 {
 
 impl Sender {
     /// Whether its observed traffic can be forecast.
-    fn judge(&self, forecast: &Forecast) -> Result<(), Invalid> {
+    fn check_traffic(&self, forecast: &Forecast) -> Result<(), NoForecast> {
         let load = forecast.terms.load;
-        self.evidence.map_or(Ok(()), |seen| seen.judge(load))
+        self.traffic_window
+            .map_or(Ok(()), |window| window.check(load))
     }
 }
 
@@ -234,7 +236,7 @@ impl DelayForecast {
     pub(crate) fn mean(&self) -> Option<Delay> {
         match self.delay {
             Ok(delay) => Some(Delay::Finite(delay.get(Statistic::Mean))),
-            Err(Invalid::Overloaded { .. }) => Some(Delay::Overloaded),
+            Err(NoForecast::Overloaded { .. }) => Some(Delay::Overloaded),
             Err(_) => None,
         }
     }

@@ -45,7 +45,7 @@ pub(super) struct Violations {
     /// Applications whose target is missed at the 99th percentile only.
     pub(super) unmet_at_p99: BTreeSet<usize>,
     /// Applications that count as unmet at the 99th percentile only because it is not known.
-    pub(super) doubts: BTreeSet<usize>,
+    pub(super) unknown_p99: BTreeSet<usize>,
     pub(super) all: ReviewScore,
 }
 
@@ -187,9 +187,9 @@ impl<'a> Forecasts<'a> {
         &mut self,
         path: usize,
         members: &[usize],
-        look: ForecastResolution,
+        forecast_resolution: ForecastResolution,
     ) -> Vec<f64> {
-        let resolution = self.resolution(members.len(), look);
+        let resolution = self.resolution(members.len(), forecast_resolution);
         let all = self.scores(path, members, resolution, 1.0);
         let delay = |(app, (score, _)): (&usize, (ReviewScore, bool))| {
             let limit = self.problem.limit_seconds(*app);
@@ -204,34 +204,34 @@ impl<'a> Forecasts<'a> {
         members.iter().zip(all).map(delay).collect()
     }
 
-    fn resolution(&self, members: usize, look: ForecastResolution) -> Resolution {
-        match look {
+    fn resolution(&self, members: usize, forecast_resolution: ForecastResolution) -> Resolution {
+        match forecast_resolution {
             ForecastResolution::Fine => resolution(members),
             ForecastResolution::Medium => MEDIUM.min(resolution(members)),
             ForecastResolution::Coarse => Resolution::COARSE,
         }
     }
 
-    /// The violations of `assignment`, by forecasts of resolution `look`.
+    /// The violations of `assignment`, by forecasts of resolution `forecast_resolution`.
     pub(super) fn violations(
         &mut self,
         assignment: &[usize],
-        look: ForecastResolution,
+        forecast_resolution: ForecastResolution,
     ) -> Violations {
         let mut violations = Violations::default();
         for path in 0..self.problem.paths.len() {
             let members = members(assignment, path);
-            let resolution = self.resolution(members.len(), look);
+            let resolution = self.resolution(members.len(), forecast_resolution);
             let all = self.scores(path, &members, resolution, 1.0);
-            for (app, (score, is_doubt)) in members.into_iter().zip(all) {
+            for (app, (score, is_p99_unknown)) in members.into_iter().zip(all) {
                 if score.unmet > 0 {
                     violations.unmet.insert(app);
                 }
                 if score.unmet_at_p99 > 0 {
                     violations.unmet_at_p99.insert(app);
                 }
-                if is_doubt {
-                    violations.doubts.insert(app);
+                if is_p99_unknown {
+                    violations.unknown_p99.insert(app);
                 }
                 violations.all = violations.all.saturating_add(score);
             }

@@ -22,19 +22,19 @@ const MOVES_MAX: usize = 64;
 
 impl PlanningProblem {
     /// `kept` with those of the planner's moves that are Pareto improvements, and whether others
-    /// were deferred. The first of `looks` is used in the search; the result must hold at the
+    /// were deferred. The first of `resolutions` is used in the search; the result must hold at the
     /// second as well.
     pub(super) fn with_improvements(
         &self,
         kept: Vec<usize>,
         forecasts: &mut Forecasts<'_>,
-        looks: [ForecastResolution; 2],
+        resolutions: [ForecastResolution; 2],
     ) -> (Vec<usize>, bool) {
-        let [meanwhile, look] = looks;
-        let (improved, defers_moves) = self.improved(&kept, forecasts, meanwhile);
-        let holds = meanwhile == look || improved == kept || {
-            let before = forecasts.violations(&kept, look);
-            self.is_pareto_improvement(&before, &kept, &improved, forecasts, look)
+        let [search_resolution, resolution] = resolutions;
+        let (improved, defers_moves) = self.improved(&kept, forecasts, search_resolution);
+        let holds = search_resolution == resolution || improved == kept || {
+            let before = forecasts.violations(&kept, resolution);
+            self.is_pareto_improvement(&before, &kept, &improved, forecasts, resolution)
         };
         match holds {
             true => (improved, defers_moves),
@@ -46,7 +46,7 @@ impl PlanningProblem {
         &self,
         kept: &[usize],
         forecasts: &mut Forecasts<'_>,
-        look: ForecastResolution,
+        resolution: ForecastResolution,
     ) -> (Vec<usize>, bool) {
         let mut kept = kept.to_vec();
         let mut allowed = self.allowed.clone();
@@ -64,8 +64,8 @@ impl PlanningProblem {
             if moves.is_empty() {
                 return (kept, defers_moves);
             }
-            let mut before = forecasts.violations(&kept, look);
-            if self.is_pareto_improvement(&before, &kept, &wanted, forecasts, look) {
+            let mut before = forecasts.violations(&kept, resolution);
+            if self.is_pareto_improvement(&before, &kept, &wanted, forecasts, resolution) {
                 kept = wanted;
                 continue;
             }
@@ -75,10 +75,10 @@ impl PlanningProblem {
                 with[app] = wanted[app];
                 let is_taken = looked_at <= MOVES_MAX
                     && self.is_quicker(&kept, &with)
-                    && self.is_pareto_improvement(&before, &kept, &with, forecasts, look);
+                    && self.is_pareto_improvement(&before, &kept, &with, forecasts, resolution);
                 match is_taken {
                     true => {
-                        before = forecasts.violations(&with, look);
+                        before = forecasts.violations(&with, resolution);
                         kept = with;
                     }
                     false => {
@@ -118,7 +118,7 @@ impl PlanningProblem {
         kept: &[usize],
         with: &[usize],
         forecasts: &mut Forecasts<'_>,
-        look: ForecastResolution,
+        resolution: ForecastResolution,
     ) -> bool {
         let disturbs = |app: &usize| {
             let latency_targets =
@@ -128,12 +128,12 @@ impl PlanningProblem {
         if moved(kept, with).iter().any(disturbs) {
             return false;
         }
-        let after = forecasts.violations(with, look);
-        let doubts: BTreeSet<_> = after.doubts.difference(&before.doubts).collect();
+        let after = forecasts.violations(with, resolution);
+        let unknown_p99: BTreeSet<_> = after.unknown_p99.difference(&before.unknown_p99).collect();
         after.all.unmet <= before.all.unmet
             && after.all.overloaded <= before.all.overloaded
             && after.all.lateness <= before.all.lateness
-            && after.all.unmet_at_p99 - doubts.len() <= before.all.unmet_at_p99
+            && after.all.unmet_at_p99 - unknown_p99.len() <= before.all.unmet_at_p99
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 use keiro_control::config::{App, AppIndex, PathIndex, PeerIndex};
 use keiro_planner::{
     delay::AppSpec,
-    queueing::{Evidence, Half, Spread, Traffic},
+    queueing::{Spread, Traffic, TrafficWindow, WindowHalf},
     steer::{PathHoldDown, PathSample},
 };
 use keiro_units::{ByteCount, Probability};
@@ -23,7 +23,7 @@ pub(crate) struct PlannerInput {
     pub(crate) up: BTreeMap<(PathIndex, PeerIndex), Option<PathSample>>,
     /// Those of `up` that are on hold-down or only expected to come up. Applications move to them
     /// only if they must.
-    pub(crate) doubtful: BTreeMap<(PathIndex, PeerIndex), PathHoldDown>,
+    pub(crate) hold_downs: BTreeMap<(PathIndex, PeerIndex), PathHoldDown>,
     /// Paths to peers, up or down, that flap. Applications that are to be on one of them wait elsewhere until
     /// it has stayed up.
     pub(crate) flapping: BTreeSet<(PathIndex, PeerIndex)>,
@@ -40,7 +40,7 @@ pub(crate) struct PlannerInput {
     /// Applications that are sending now.
     pub(crate) sending: BTreeSet<AppIndex>,
     /// Longer observations that forecasts rest on.
-    pub(crate) evidence: BTreeMap<AppIndex, Evidence>,
+    pub(crate) traffic_windows: BTreeMap<AppIndex, TrafficWindow>,
     /// Measured delays, where enough messages were measured on the present path.
     pub(crate) measured: BTreeMap<AppIndex, MeasuredDelay>,
     /// No application has sent anything yet, so moves disturb none.
@@ -195,7 +195,7 @@ impl PlannerInput {
     /// the inputs until it is wrong, so any difference counts.
     pub(crate) fn are_outdated(&self, now: &Self) -> bool {
         self.up != now.up
-            || self.doubtful != now.doubtful
+            || self.hold_downs != now.hold_downs
             || self.flapping != now.flapping
             || self.excess_losses != now.excess_losses
             || self.site != now.site
@@ -206,13 +206,13 @@ impl PlannerInput {
     /// How many paths to peers are up.
     pub(crate) fn paths_up(&self) -> usize {
         let awaited = |hold_down: &&PathHoldDown| **hold_down == PathHoldDown::Validating;
-        self.up.len() - self.doubtful.values().filter(awaited).count()
+        self.up.len() - self.hold_downs.values().filter(awaited).count()
     }
 
     /// The hold-down state of a path that is up.
     pub(crate) fn hold_down(&self, path: PathIndex, peer: PeerIndex) -> PathHoldDown {
-        let doubtful = self.doubtful.get(&(path, peer)).copied();
-        doubtful.unwrap_or(PathHoldDown::Released)
+        let hold_down = self.hold_downs.get(&(path, peer)).copied();
+        hold_down.unwrap_or(PathHoldDown::Released)
     }
 
     /// Whether an application that is to be on `path` waits elsewhere, because the path flaps. One that is on
@@ -233,15 +233,15 @@ impl PlannerInput {
     }
 
     /// What an application's forecast rests on; `None`: on the configuration.
-    pub(crate) fn evidence(&self, index: AppIndex, app: &App) -> Option<Evidence> {
-        let nothing = Half {
+    pub(crate) fn traffic_window(&self, index: AppIndex, app: &App) -> Option<TrafficWindow> {
+        let nothing = WindowHalf {
             messages: 0,
             length_mean: 0.0,
             length_spread: Spread::NONE,
         };
         (!is_described(app)).then(|| {
-            let seen = self.evidence.get(&index).copied();
-            seen.unwrap_or(Evidence {
+            let seen = self.traffic_windows.get(&index).copied();
+            seen.unwrap_or(TrafficWindow {
                 halves: [nothing; 2],
                 interval_spread: Spread::EXPONENTIAL,
                 together: 0.0,
@@ -269,7 +269,7 @@ impl PlannerInput {
     pub(crate) fn without(&self, path: PathIndex) -> Self {
         let mut input = self.clone();
         input.up.retain(|(other, _), _| *other != path);
-        input.doubtful.retain(|(other, _), _| *other != path);
+        input.hold_downs.retain(|(other, _), _| *other != path);
         input.now.retain(|_, at| *at != path);
         input.excess_losses.retain(|(_, lossy), _| *lossy != path);
         input

@@ -225,7 +225,7 @@ impl PlanningProblem {
         self.app_specs.push(traffic.app);
         self.senders.push(Sender {
             traffic,
-            evidence: input.evidence(index, app),
+            traffic_window: input.traffic_window(index, app),
             is_repaired: app.class != Class::Datagram,
         });
         self.at

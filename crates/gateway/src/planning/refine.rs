@@ -67,7 +67,7 @@ impl PlanningProblem {
     pub(super) fn planner_specs(
         &self,
         forecasts: &mut Forecasts<'_>,
-        look: ForecastResolution,
+        resolution: ForecastResolution,
     ) -> Vec<AppSpec> {
         let mut specs = self.wire.apps.clone();
         let (true, Some(in_force)) = (self.is_refined(), self.in_force()) else {
@@ -77,7 +77,7 @@ impl PlanningProblem {
         if by_equation.unmet.is_empty() {
             return specs;
         }
-        let violations = forecasts.violations(&in_force, look);
+        let violations = forecasts.violations(&in_force, resolution);
         for app in by_equation.unmet {
             let delay = by_equation.predictions[app].delay.finite();
             if let (Some(delay), false) = (delay, violations.unmet.contains(&app)) {
@@ -97,7 +97,7 @@ impl PlanningProblem {
         planned: Vec<usize>,
         plan_mode: PlanMode,
         forecasts: &mut Forecasts<'_>,
-        look: ForecastResolution,
+        resolution: ForecastResolution,
     ) -> SearchResult {
         let assigned = |assignment, defers_moves| SearchResult {
             assignment,
@@ -107,25 +107,33 @@ impl PlanningProblem {
         if !self.is_refined() {
             return assigned(planned, false);
         }
-        let shown = forecasts.violations(&planned, look).all;
+        let shown = forecasts.violations(&planned, resolution).all;
         if shown.all_met() {
             return assigned(planned, false);
         }
         let is_cheap = self.scheduler == Scheduler::Fifo || self.apps.len() <= FINE_APPS_MAX;
-        let meanwhile = match look {
+        let search_resolution = match resolution {
             ForecastResolution::Fine if !is_cheap => ForecastResolution::Medium,
-            look => look,
+            other => other,
         };
         let mut found = planned.clone();
         if shown.unmet > 0 {
-            found = self.searched(&planned, plan_mode, forecasts, [meanwhile, look]);
+            found = self.improved_by_search(
+                &planned,
+                plan_mode,
+                forecasts,
+                [search_resolution, resolution],
+            );
         }
-        if self.is_reviewed(plan_mode, &forecasts.violations(&found, look).all) {
-            let repaired = self.repaired(&found, plan_mode, forecasts, meanwhile);
+        if self.is_reviewed(plan_mode, &forecasts.violations(&found, resolution).all) {
+            let repaired = self.repaired(&found, plan_mode, forecasts, search_resolution);
             // What a medium resolution found must also hold at the resolution that is shown.
             let is_better = |forecasts: &mut Forecasts<'_>| {
-                let before = forecasts.violations(&found, look).all;
-                forecasts.violations(&repaired, look).all.beats(&before)
+                let before = forecasts.violations(&found, resolution).all;
+                forecasts
+                    .violations(&repaired, resolution)
+                    .all
+                    .beats(&before)
             };
             if repaired != found && is_better(forecasts) {
                 found = repaired;
@@ -134,7 +142,7 @@ impl PlanningProblem {
         match (found != planned, plan_mode) {
             (true, PlanMode::Revise) => {
                 let (found, defers_moves) =
-                    self.with_improvements(found, forecasts, [meanwhile, look]);
+                    self.with_improvements(found, forecasts, [search_resolution, resolution]);
                 assigned(found, defers_moves)
             }
             (true, PlanMode::FromScratch) => assigned(found, false),
@@ -149,16 +157,16 @@ impl PlanningProblem {
         !left.all_met() && (self.apps.len() <= REVIEWED_APPS_MAX || is_tail_only)
     }
 
-    /// A better assignment than `planned`, which has violations, at resolution `look`; `planned`
+    /// A better assignment than `planned`, which has violations, at resolution `resolution`; `planned`
     /// itself if there is none.
     fn repaired(
         &self,
         planned: &[usize],
         plan_mode: PlanMode,
         forecasts: &mut Forecasts<'_>,
-        look: ForecastResolution,
+        resolution: ForecastResolution,
     ) -> Vec<usize> {
-        let violations = forecasts.violations(planned, look);
+        let violations = forecasts.violations(planned, resolution);
         let mut may = self.with_spares(planned, &violations.unmet);
         let is_large = self.apps.len() > REVIEWED_APPS_MAX;
         if is_large {
@@ -184,13 +192,13 @@ impl PlanningProblem {
         let in_force = in_force.filter(|_| plan_mode == PlanMode::Revise && !is_large);
         let mut kept = planned.to_vec();
         if let Some(in_force) = &in_force {
-            let score = forecasts.violations(in_force, look).all;
+            let score = forecasts.violations(in_force, resolution).all;
             if score.beats(&least) {
                 (least, kept) = (score, in_force.clone());
             }
         }
         // Applications that gain nothing stay.
-        let home = in_force.clone().unwrap_or_else(|| planned.to_vec());
+        let preferred = in_force.clone().unwrap_or_else(|| planned.to_vec());
         let starts: Vec<&[usize]> = match &in_force {
             Some(in_force) if *in_force == kept => vec![in_force, planned],
             Some(in_force) => vec![planned, in_force],
@@ -203,11 +211,11 @@ impl PlanningProblem {
             let mut review = Review::new(&may, work_max, |path, members| {
                 forecasts.score(path, members, Resolution::COARSE, latency_targets)
             });
-            let Some(repaired) = review.improve(&starts, &home) else {
+            let Some(repaired) = review.improve(&starts, &preferred) else {
                 latency_targets *= WIDER;
                 continue;
             };
-            let score = forecasts.violations(&repaired.assignment, look).all;
+            let score = forecasts.violations(&repaired.assignment, resolution).all;
             latency_targets *= match score.unmet > repaired.score.unmet {
                 true => TIGHTER,
                 false => WIDER,

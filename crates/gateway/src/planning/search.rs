@@ -33,47 +33,47 @@ const MOVE_COST: MoveCost = MoveCost {
 impl PlanningProblem {
     /// `planned`, or an assignment that leaves fewer unmet, or as many and fewer overloaded, by
     /// forecasts of the second resolution; the first is used in the search.
-    pub(super) fn searched(
+    pub(super) fn improved_by_search(
         &self,
         planned: &[usize],
         plan_mode: PlanMode,
         forecasts: &mut Forecasts<'_>,
-        [meanwhile, look]: [ForecastResolution; 2],
+        [search_resolution, resolution]: [ForecastResolution; 2],
     ) -> Vec<usize> {
-        let unmet = forecasts.violations(planned, look).unmet;
+        let unmet = forecasts.violations(planned, resolution).unmet;
         let mut search = self.target_search(&self.with_spares(planned, &unmet));
         let in_force = self.in_force().filter(|_| plan_mode == PlanMode::Revise);
-        let home = in_force.unwrap_or_else(|| planned.to_vec());
+        let preferred = in_force.unwrap_or_else(|| planned.to_vec());
         let mut kept = planned.to_vec();
         let mut work = WORK;
-        for (rounds, look) in ROUNDS
+        for (rounds, resolution) in ROUNDS
             .into_iter()
-            .zip([ForecastResolution::Coarse, meanwhile])
+            .zip([ForecastResolution::Coarse, search_resolution])
         {
-            let mut least = forecasts.violations(&kept, look).all;
-            let home_score = forecasts.violations(&home, look).all;
-            if home_score.beats(&least) {
-                (least, kept) = (home_score, home.clone());
+            let mut least = forecasts.violations(&kept, resolution).all;
+            let preferred_score = forecasts.violations(&preferred, resolution).all;
+            if preferred_score.beats(&least) {
+                (least, kept) = (preferred_score, preferred.clone());
             }
-            self.calibrate(&mut search, &kept, forecasts, look);
+            self.calibrate(&mut search, &kept, forecasts, resolution);
             for _ in 0..rounds.min(self.affordable_rounds(&kept)) {
                 if least.unmet == 0 {
                     break;
                 }
-                let found = search.improve(&kept, &home, MOVE_COST, work);
+                let found = search.improve(&kept, &preferred, MOVE_COST, work);
                 work = WORK_AGAIN;
                 if found == kept {
                     break;
                 }
-                let score = forecasts.violations(&found, look).all;
-                self.calibrate(&mut search, &found, forecasts, look);
+                let score = forecasts.violations(&found, resolution).all;
+                self.calibrate(&mut search, &found, forecasts, resolution);
                 if score.beats(&least) {
                     (least, kept) = (score, found);
                 }
             }
         }
-        let shown = forecasts.violations(planned, look).all;
-        match forecasts.violations(&kept, look).all.beats(&shown) {
+        let shown = forecasts.violations(planned, resolution).all;
+        match forecasts.violations(&kept, resolution).all.beats(&shown) {
             true => kept,
             false => planned.to_vec(),
         }
@@ -87,7 +87,7 @@ impl PlanningProblem {
     }
 
     /// `planned`, with applications without a target where they are quicker and no target suffers.
-    pub(super) fn quickened(&self, planned: &[usize], plan_mode: PlanMode) -> Vec<usize> {
+    pub(super) fn with_lower_delays(&self, planned: &[usize], plan_mode: PlanMode) -> Vec<usize> {
         let is_patient = |app: usize| self.app_specs[app].latency_target.is_none();
         if !(0..self.apps.len()).any(is_patient) {
             return planned.to_vec();
@@ -103,7 +103,7 @@ impl PlanningProblem {
                 may[*app].fill(false);
             }
         }
-        self.target_search(&may).quicken(planned, cost, WORK)
+        self.target_search(&may).lower_delays(planned, cost, WORK)
     }
 
     fn target_search(&self, may: &[Vec<bool>]) -> TargetSearch {
@@ -132,11 +132,11 @@ impl PlanningProblem {
         search: &mut TargetSearch,
         assignment: &[usize],
         forecasts: &mut Forecasts<'_>,
-        look: ForecastResolution,
+        resolution: ForecastResolution,
     ) {
         for path in 0..self.paths.len() {
             let members = members(assignment, path);
-            let delays = forecasts.delays(path, &members, look);
+            let delays = forecasts.delays(path, &members, resolution);
             search.calibrate(path, &members, &delays);
         }
     }

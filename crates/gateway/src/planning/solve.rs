@@ -77,7 +77,7 @@ impl PlanningProblem {
     }
 
     /// Only the assignment, by coarse forecasts.
-    pub(crate) fn places(
+    pub(crate) fn coarse_assignment(
         &self,
         plan_mode: PlanMode,
         forecast_state: &ForecastState,
@@ -149,7 +149,7 @@ impl PlanningProblem {
         &self,
         plan_mode: PlanMode,
         forecasts: &mut Forecasts<'_>,
-        look: ForecastResolution,
+        resolution: ForecastResolution,
     ) -> SearchResult {
         let searched = self.apps.len() <= SEARCHED_APPS_MAX;
         let now = || Placement::new(self, &self.at);
@@ -158,7 +158,7 @@ impl PlanningProblem {
             PlanMode::FromScratch if searched => self.solve(),
             PlanMode::FromScratch => (self.arranged(&now(), plan_mode, &self.wire.apps), false),
             PlanMode::Revise => {
-                let planner_specs = self.planner_specs(forecasts, look);
+                let planner_specs = self.planner_specs(forecasts, resolution);
                 (self.arranged(&now(), plan_mode, &planner_specs), false)
             }
         };
@@ -170,9 +170,9 @@ impl PlanningProblem {
             }
         }
         if self.planner == Planner::Frugal {
-            assignment = self.quickened(&assignment, plan_mode);
+            assignment = self.with_lower_delays(&assignment, plan_mode);
         }
-        let refined = self.refined(assignment.clone(), plan_mode, forecasts, look);
+        let refined = self.refined(assignment.clone(), plan_mode, forecasts, resolution);
         SearchResult {
             optimal: optimal && refined.assignment == assignment,
             ..refined

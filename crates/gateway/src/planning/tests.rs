@@ -6,7 +6,7 @@ use keiro_control::{
 };
 use keiro_planner::{
     delay::Tolerance,
-    queueing::{Evidence, Half, Invalid, Spread, Statistic},
+    queueing::{NoForecast, Spread, Statistic, TrafficWindow, WindowHalf},
     steer::{PathHoldDown, PathSample},
 };
 use keiro_units::{Bandwidth, ByteCount, Probability};
@@ -134,13 +134,13 @@ pub(crate) fn bulk() -> MeasuredWorkload {
 }
 
 /// Of bulk, enough for a forecast.
-pub(crate) fn evidence() -> Evidence {
-    let half = Half {
+pub(crate) fn traffic_window() -> TrafficWindow {
+    let half = WindowHalf {
         messages: 50,
         length_mean: 50_000.0,
         length_spread: Spread::NONE,
     };
-    Evidence {
+    TrafficWindow {
         halves: [half; 2],
         interval_spread: Spread::EXPONENTIAL,
         together: 0.0,
@@ -378,7 +378,7 @@ fn a_pinned_application_waits_elsewhere_while_its_path_flaps() {
     };
     let to_peer = (PathIndex(1), PeerIndex(0));
     let mut input = placed([0; 5]);
-    input.doubtful.insert(to_peer, PathHoldDown::Held);
+    input.hold_downs.insert(to_peer, PathHoldDown::Held);
     // Its first outage.
     assert_eq!(
         of_first(&input),
@@ -484,9 +484,9 @@ fn a_path_that_died_often_is_for_those_who_are_unmet_elsewhere() {
     let config = paper("", "");
     let mut input = placed([0; 5]);
     let near = (PathIndex(1), PeerIndex(0));
-    input.doubtful.insert(near, PathHoldDown::Held);
+    input.hold_downs.insert(near, PathHoldDown::Held);
     assert_eq!(paths(&revised(&config, &input)), [Some(0); 5]);
-    input.doubtful.insert(near, PathHoldDown::Probation);
+    input.hold_downs.insert(near, PathHoldDown::Probation);
     let planned = revised(&config, &input);
     // A1 and A2 have what they need where they are.
     assert_eq!(paths(&planned), [0, 0, 1, 1, 1].map(Some));
@@ -513,7 +513,7 @@ fn among_bursts_nothing_is_forecast() {
     let mut config = paper("", "");
     (config.apps[4].length, config.apps[4].interval) = (None, None);
     let mut input = placed([0, 0, 1, 0, 1]);
-    let half = Half {
+    let half = WindowHalf {
         messages: 1000,
         length_mean: 10_000.0,
         length_spread: Spread::NONE,
@@ -527,18 +527,18 @@ fn among_bursts_nothing_is_forecast() {
             interval_spread,
         });
         input.workloads.insert(AppIndex(4), seen);
-        let evidence = Evidence {
+        let window = TrafficWindow {
             halves: [half; 2],
             interval_spread,
             together: 0.0,
         };
-        input.evidence.insert(AppIndex(4), evidence);
+        input.traffic_windows.insert(AppIndex(4), window);
         let present =
             PlanningProblem::new(&config, input).present_plan(&config, &ForecastState::default());
         present.apps[2].forecast.unwrap().delay
     };
     assert!(forecast_of_a3(&mut input, 20, 1.0).is_ok());
-    let Err(Invalid::AmongBursts { load }) = forecast_of_a3(&mut input, 20, 10.0) else {
+    let Err(NoForecast::AmongBursts { load }) = forecast_of_a3(&mut input, 20, 10.0) else {
         panic!("bursts of 4 % of the path's rate");
     };
     assert!((0.04..0.045).contains(&load), "{load}");

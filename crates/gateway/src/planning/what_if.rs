@@ -247,8 +247,8 @@ impl Supposed {
             let of_like = of_like.map(|((_, path), excess)| ((index, *path), *excess));
             let of_like: Vec<_> = of_like.collect();
             losses.extend(of_like);
-            if let Some(evidence) = self.input.evidence.get(&like).copied() {
-                self.input.evidence.insert(index, evidence);
+            if let Some(window) = self.input.traffic_windows.get(&like).copied() {
+                self.input.traffic_windows.insert(index, window);
             }
         }
         Ok(())

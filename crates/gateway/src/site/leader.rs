@@ -57,7 +57,7 @@ pub(super) fn plan_for_all(
     let mut assignments: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
     match planned {
         Ok(arrangement) => {
-            for (app, path) in arrangement.places() {
+            for (app, path) in arrangement.assignment() {
                 let (Some((gateway, app)), Some(path)) =
                     (owners.get(app.0 as usize), names.name(path))
                 else {

@@ -128,11 +128,13 @@ mod tests {
 
     const PEER: PeerIndex = PeerIndex(0);
 
-    fn doubtful(hold_downs: [PathHoldDown; 2]) -> PlannerInput {
+    fn held_down(hold_downs: [PathHoldDown; 2]) -> PlannerInput {
         let mut input = both_up();
         for (number, hold_down) in hold_downs.into_iter().enumerate() {
             if hold_down != PathHoldDown::Released {
-                input.doubtful.insert((PathIndex(number), PEER), hold_down);
+                input
+                    .hold_downs
+                    .insert((PathIndex(number), PEER), hold_down);
             }
         }
         input
@@ -141,7 +143,7 @@ mod tests {
     #[test]
     fn a_site_is_published_of_trusted_paths_and_of_those_in_use() {
         let published = |hold_downs: [PathHoldDown; 2], used: Option<usize>| {
-            let input = doubtful(hold_downs);
+            let input = held_down(hold_downs);
             let is_published =
                 |path| is_published(&input, PathIndex(path), PEER, used == Some(path));
             [0, 1].map(is_published)

@@ -150,9 +150,9 @@ impl CrossMeter {
         Some(Bandwidth::from_bits_per_second(rate as u64))
     }
 
-    /// The path has died: what is known now is kept, what is counted is not. `capacity`: `None` if it
+    /// The path is down: what is known now is kept, what is counted is not. `capacity`: `None` if it
     /// is not known.
-    pub fn on_death(&mut self, now: Instant, capacity: Option<Bandwidth>, own: Bandwidth) {
+    pub fn on_outage(&mut self, now: Instant, capacity: Option<Bandwidth>, own: Bandwidth) {
         let rate = capacity.and_then(|capacity| self.rate(now, capacity, own));
         *self = Self {
             capacity: self.capacity,
@@ -412,10 +412,10 @@ mod tests {
         for arrival in burst(0, 1920) {
             meter.on_arrival(arrival.sent_at, arrival, CAPACITY);
         }
-        let death = at(480_000);
-        meter.on_death(death, Some(CAPACITY), own);
+        let outage = at(480_000);
+        meter.on_outage(outage, Some(CAPACITY), own);
         // It may be away for as long as it likes.
-        let back = death + 60_000 * MS;
+        let back = outage + 60_000 * MS;
         assert!((mbit(meter.rate(back, CAPACITY, own)) - 6.0).abs() < 0.01);
         meter.on_return(back);
         assert!((mbit(meter.rate(back + 15_000 * MS, CAPACITY, own)) - 6.0).abs() < 0.01);

@@ -69,7 +69,7 @@ pub struct Gap {
 /// more, a good answer is found and the best bounded by prices. How close the two come depends on
 /// what is asked. With 10 paths, 100 applications and the default budget (`cargo bench -p
 /// keiro-model`, 25 drawn instances): within 1 % of the least summed delay up to half of all
-/// bandwidth; within 1 to 3 % at three quarters with narrow demands. Where demands cannot all be
+/// bandwidth; within 1 to 3 % at three quarters with narrow latency targets. Where latency targets cannot all be
 /// met, the fewest unmet is found and proven if they fail for themselves, but their lateness is
 /// only bounded within 0.5 to 19 %; where the paths are overloaded, the number of unmet is bounded
 /// within one or two. 30 applications on 4 paths against proven optima: `docs/planner.md`.

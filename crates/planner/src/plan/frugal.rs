@@ -17,13 +17,13 @@ use super::{Budget, DelayModel, Order, Plan, Problem, exact, greedy, members_of}
 pub fn frugal<M: DelayModel>(problem: &Problem<'_, M>, budget: Budget) -> Plan {
     let plan = greedy(problem);
     match plan.is_feasible() {
-        true => quickened(problem, plan),
+        true => with_lower_delays(problem, plan),
         false => exact(problem, budget).plan,
     }
 }
 
 /// `plan`, with applications without a target where that is better, the heaviest first.
-fn quickened<M: DelayModel>(problem: &Problem<'_, M>, plan: Plan) -> Plan {
+fn with_lower_delays<M: DelayModel>(problem: &Problem<'_, M>, plan: Plan) -> Plan {
     let mut patient: Vec<usize> = (0..problem.apps.len())
         .filter(|&app| problem.apps[app].latency_target.is_none())
         .collect();

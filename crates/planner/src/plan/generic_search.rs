@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use super::{DelayModel, Plan, Problem, Score};
 
 /// What a search found.
-pub(super) struct Outcome {
+pub(super) struct SearchOutcome {
     pub(super) assignment: Vec<usize>,
     /// No assignment scores less than this.
     pub(super) bound: Score,
@@ -19,11 +19,15 @@ pub(super) struct Outcome {
     pub(super) work: u64,
 }
 
-pub(super) fn run<M: DelayModel>(problem: &Problem<'_, M>, start: &Plan, budget: u64) -> Outcome {
+pub(super) fn run<M: DelayModel>(
+    problem: &Problem<'_, M>,
+    start: &Plan,
+    budget: u64,
+) -> SearchOutcome {
     let mut search = Search::new(problem, start, budget);
     search.descend(0, Score::default());
     let complete = !search.exhausted;
-    Outcome {
+    SearchOutcome {
         bound: if complete {
             search.best
         } else {

@@ -13,7 +13,7 @@ use crate::delay::Delay;
 /// meaning clear. Paths of equal delay are tried in order of their index.
 ///
 /// The paper does not say what happens to an application that fits nowhere. Here it goes to the
-/// path where it makes the fewest others miss a demand that was met; among these where it is least
+/// path where it makes the fewest others miss a latency target that was met; among these where it is least
 /// late itself (an overloaded path is last), and among these to the first one tried. It is
 /// reported in [`Plan::unmet`]. An application that is already unmet blocks no other.
 ///
@@ -21,29 +21,29 @@ use crate::delay::Delay;
 /// other [`DelayModel`] is asked at most once per path and application.
 pub fn greedy<M: DelayModel>(problem: &Problem<'_, M>) -> Plan {
     let assignment = match Loads::new(problem) {
-        Some(loads) => place(problem, &mut ByLoads::new(&loads)),
-        None => place(problem, &mut ByAsking::new(problem)),
+        Some(loads) => place(problem, &mut ByLoad::new(&loads)),
+        None => place(problem, &mut ByModel::new(problem)),
     };
     problem.evaluate(&assignment)
 }
 
 /// What a placement would do, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Harm {
+pub(super) struct PlacementCost {
     /// Others on the path whose latency target was met and would not be.
     newly_unmet: usize,
     /// The application's own lateness: `None` if its latency target is met.
     own: Option<Lateness>,
 }
 
-/// How late beyond its demand an application would be.
+/// How late beyond its latency target an application would be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Lateness {
     Nanos(u128),
     Overloaded,
 }
 
-impl Harm {
+impl PlacementCost {
     const NONE: Self = Self {
         newly_unmet: 0,
         own: None,
@@ -51,30 +51,30 @@ impl Harm {
 }
 
 /// Placed applications, path by path.
-trait Places {
+trait Placements {
     /// What `app` on `path` would do.
-    fn harm(&mut self, path: usize, app: usize) -> Harm;
+    fn placement_cost(&mut self, path: usize, app: usize) -> PlacementCost;
     /// Puts `app` on `path`.
     fn put(&mut self, path: usize, app: usize);
 }
 
-fn place<M: DelayModel>(problem: &Problem<'_, M>, places: &mut impl Places) -> Vec<usize> {
+fn place<M: DelayModel>(problem: &Problem<'_, M>, placements: &mut impl Placements) -> Vec<usize> {
     let mut order: Vec<usize> = (0..problem.paths.len()).collect();
     order.sort_by_key(|&path| Reverse(problem.paths[path].delay));
     let mut assignment = Vec::with_capacity(problem.apps.len());
     for app in 0..problem.apps.len() {
-        let mut least: Option<(Harm, usize)> = None;
+        let mut least: Option<(PlacementCost, usize)> = None;
         for &path in &order {
-            let harm = places.harm(path, app);
-            if least.is_none_or(|(best, _)| harm < best) {
-                least = Some((harm, path));
+            let placement_cost = placements.placement_cost(path, app);
+            if least.is_none_or(|(best, _)| placement_cost < best) {
+                least = Some((placement_cost, path));
             }
-            if harm == Harm::NONE {
+            if placement_cost == PlacementCost::NONE {
                 break;
             }
         }
         let (_, path) = least.expect("a problem with applications has paths");
-        places.put(path, app);
+        placements.put(path, app);
         assignment.push(path);
     }
     assignment
@@ -82,7 +82,7 @@ fn place<M: DelayModel>(problem: &Problem<'_, M>, places: &mut impl Places) -> V
 
 /// Eq. 3: an application's latency target is met as long as its path's whole load stays below a limit of
 /// its own.
-struct ByLoads<'a> {
+struct ByLoad<'a> {
     loads: &'a Loads,
     /// Each path's load in bit/s.
     load: Vec<u64>,
@@ -90,7 +90,7 @@ struct ByLoads<'a> {
     met: Vec<Vec<u64>>,
 }
 
-impl<'a> ByLoads<'a> {
+impl<'a> ByLoad<'a> {
     fn new(loads: &'a Loads) -> Self {
         Self {
             loads,
@@ -100,8 +100,8 @@ impl<'a> ByLoads<'a> {
     }
 }
 
-impl Places for ByLoads<'_> {
-    fn harm(&mut self, path: usize, app: usize) -> Harm {
+impl Placements for ByLoad<'_> {
+    fn placement_cost(&mut self, path: usize, app: usize) -> PlacementCost {
         let load = self.load[path] + self.loads.rate(app);
         let newly_unmet = self.met[path].partition_point(|&limit| limit < load);
         let own = match self.loads.limit(path, app) {
@@ -111,7 +111,7 @@ impl Places for ByLoads<'_> {
                 None => Lateness::Overloaded,
             }),
         };
-        Harm { newly_unmet, own }
+        PlacementCost { newly_unmet, own }
     }
 
     fn put(&mut self, path: usize, app: usize) {
@@ -126,14 +126,14 @@ impl Places for ByLoads<'_> {
 }
 
 /// Any model: ask it.
-struct ByAsking<'a, 'p, M> {
+struct ByModel<'a, 'p, M> {
     problem: &'a Problem<'p, M>,
     members: Vec<Vec<usize>>,
     /// Whether each placed application is met.
     met: Vec<bool>,
 }
 
-impl<'a, 'p, M: DelayModel> ByAsking<'a, 'p, M> {
+impl<'a, 'p, M: DelayModel> ByModel<'a, 'p, M> {
     fn new(problem: &'a Problem<'p, M>) -> Self {
         Self {
             problem,
@@ -158,8 +158,8 @@ impl<'a, 'p, M: DelayModel> ByAsking<'a, 'p, M> {
     }
 }
 
-impl<M: DelayModel> Places for ByAsking<'_, '_, M> {
-    fn harm(&mut self, path: usize, app: usize) -> Harm {
+impl<M: DelayModel> Placements for ByModel<'_, '_, M> {
+    fn placement_cost(&mut self, path: usize, app: usize) -> PlacementCost {
         let delays = self.delays_with(path, app);
         let newly_unmet = self.members[path]
             .iter()
@@ -173,7 +173,7 @@ impl<M: DelayModel> Places for ByAsking<'_, '_, M> {
             (_, 0) => Some(Lateness::Nanos(score.lateness.as_nanos())),
             _ => Some(Lateness::Overloaded),
         };
-        Harm { newly_unmet, own }
+        PlacementCost { newly_unmet, own }
     }
 
     fn put(&mut self, path: usize, app: usize) {

@@ -14,7 +14,7 @@
 //!
 //! [`Order`] can exchange the second and the third; where every latency target is met, that is the same.
 //!
-//! Counted is *how many* demands are unmet, not by how much: a latency target is a yes-or-no matter
+//! Counted is *how many* latency targets are unmet, not by how much: a latency target is a yes-or-no matter
 //! (`[path-selection eq. 4]`), and lateness comes second. An overloaded path has no finite delay,
 //! so its applications are unmet even without a latency target, and infinitely late: of two assignments
 //! with equally many unmet, the one with fewer applications on overloaded paths is less late.
@@ -95,7 +95,7 @@ pub enum Order {
     LatenessFirst,
     /// Least delay, of the unmet as well, then least lateness. A latency target is met or not: to be a
     /// little less late without being met is had by filling the other paths to the brim of
-    /// the others' demands, and can cost all of them half as much delay again.
+    /// the others' latency targets, and can cost all of them half as much delay again.
     DelayFirst,
 }
 
@@ -108,7 +108,7 @@ pub struct Score {
     pub unmet: usize,
     /// Of these, the applications on an overloaded path: infinitely late.
     pub overloaded: usize,
-    /// What the others are late beyond the loosened demand, summed; saturates.
+    /// What the others are late beyond the loosened latency target, summed; saturates.
     pub lateness: Duration,
     /// The delays of all applications that have one, summed; saturates.
     pub delay: Duration,

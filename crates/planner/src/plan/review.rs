@@ -1,10 +1,10 @@
-//! A second opinion on a plan: another model than eq. 3 says which demands it leaves unmet, and
+//! A second opinion on a plan: another model than eq. 3 says which latency targets it leaves unmet, and
 //! whether an assignment near it leaves fewer.
 //!
 //! The planners are fast because eq. 3 depends on a path's load alone. A model that knows queues and
 //! deadlines depends on who is on the path, and takes milliseconds to answer: so it is asked about
 //! few sets of applications, each once. First by steps downhill: of those who share a path with
-//! an unmet one, one moves, or two change places. If demands are still unmet, by placing one after
+//! an unmet one, one moves, or two change places. If latency targets are still unmet, by placing one after
 //! the other and turning back where no fewer can be unmet; that is complete for few applications
 //! and ends with the work allowed for many.
 //!

@@ -54,7 +54,7 @@ pub struct TargetSearch {
 /// What is estimated for the applications on a path, or in all; less is better, in the order of
 /// the fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
-pub(super) struct Estimated {
+pub(super) struct EstimatedScore {
     /// Beyond their targets, or on an overloaded path.
     pub(super) unmet: usize,
     pub(super) overloaded: usize,
@@ -71,8 +71,8 @@ pub(super) struct Estimated {
 pub(super) struct Arrangement {
     place: Vec<usize>,
     members: Vec<Vec<usize>>,
-    scores: Vec<Estimated>,
-    total: Estimated,
+    scores: Vec<EstimatedScore>,
+    total: EstimatedScore,
 }
 
 /// Estimates are off by some per cent: among assignments with as few unmet, one that leaves so much
@@ -129,12 +129,12 @@ impl TargetSearch {
     }
 
     /// An assignment with fewer unmet than `start`, or as few and less late, or `start`: by at
-    /// most about `work` units. Applications that gain nothing by moving are where `home` says;
+    /// most about `work` units. Applications that gain nothing by moving are where `preferred` says;
     /// `cost` is what a move must be worth to those without a target.
     pub fn improve(
         &mut self,
         start: &[usize],
-        home: &[usize],
+        preferred: &[usize],
         cost: MoveCost,
         work: u64,
     ) -> Vec<usize> {
@@ -145,13 +145,13 @@ impl TargetSearch {
         let annealing = work.saturating_sub(self.work) / 100 * ANNEALING_PERCENT;
         best = self.anneal(best, floor, annealing);
         self.descend(&mut best);
-        self.restore(&mut best, home, cost);
+        self.restore(&mut best, preferred, cost);
         best.place
     }
 
     /// `start`, with applications without a target where their delay is less and no target suffers,
     /// if the gain is worth `cost`.
-    pub fn quicken(&mut self, start: &[usize], cost: MoveCost, work: u64) -> Vec<usize> {
+    pub fn lower_delays(&mut self, start: &[usize], cost: MoveCost, work: u64) -> Vec<usize> {
         self.work = 0;
         self.work_max = work;
         let mut arrangement = self.arrangement(start);
@@ -166,7 +166,7 @@ impl TargetSearch {
         for _ in 0..QUICKEN_ROUNDS {
             let before = arrangement.place.clone();
             for &app in &patient {
-                self.quicken_one(&mut arrangement, app, cost);
+                self.lower_delay_of(&mut arrangement, app, cost);
             }
             if arrangement.place == before {
                 break;
@@ -176,12 +176,12 @@ impl TargetSearch {
     }
 
     /// Moves `app`, which has no target, to where all is best, if that is worth it.
-    fn quicken_one(&mut self, arrangement: &mut Arrangement, app: usize, cost: MoveCost) {
+    fn lower_delay_of(&mut self, arrangement: &mut Arrangement, app: usize, cost: MoveCost) {
         let from = arrangement.place[app];
         let own = self.delay_of(app, from, &arrangement.members[from]);
         let enough = (cost.part * own + cost.seconds).max(NOTHING);
         let left = self.score(from, &steps::without(&arrangement.members[from], app));
-        let mut best: Option<(Estimated, usize)> = None;
+        let mut best: Option<(EstimatedScore, usize)> = None;
         for to in 0..self.paths.len() {
             if to == from || !self.apps[app].allowed[to] || self.is_spent() {
                 continue;
@@ -227,12 +227,12 @@ impl TargetSearch {
         })
     }
 
-    fn score(&mut self, path: usize, members: &[usize]) -> Estimated {
+    fn score(&mut self, path: usize, members: &[usize]) -> EstimatedScore {
         if members.is_empty() {
-            return Estimated::default();
+            return EstimatedScore::default();
         }
         self.estimate(path, members);
-        let mut score = Estimated::default();
+        let mut score = EstimatedScore::default();
         for (&app, &delay) in members.iter().zip(&self.delays) {
             let (delay, limit) = (delay * self.factors[app][path], self.apps[app].limit);
             if delay.is_infinite() {
@@ -261,7 +261,7 @@ impl TargetSearch {
         let members: Vec<Vec<usize>> = (0..self.paths.len())
             .map(|path| super::members_of(assignment, path))
             .collect();
-        let scores: Vec<Estimated> = members
+        let scores: Vec<EstimatedScore> = members
             .iter()
             .enumerate()
             .map(|(path, members)| self.score(path, members))
@@ -293,8 +293,8 @@ impl TargetSearch {
     }
 
     /// Takes back moves that are not needed.
-    fn restore(&mut self, arrangement: &mut Arrangement, home: &[usize], cost: MoveCost) {
-        for (app, &path) in home.iter().enumerate() {
+    fn restore(&mut self, arrangement: &mut Arrangement, preferred: &[usize], cost: MoveCost) {
+        for (app, &path) in preferred.iter().enumerate() {
             if arrangement.place[app] == path || !self.apps[app].allowed[path] {
                 continue;
             }
@@ -322,7 +322,7 @@ const ANNEALING_PERCENT: u64 = 75;
 /// Differences below this many seconds are none.
 const NOTHING: f64 = 1e-6;
 
-impl Estimated {
+impl EstimatedScore {
     fn plus(self, rhs: Self) -> Self {
         Self {
             unmet: self.unmet + rhs.unmet,
@@ -346,7 +346,7 @@ impl Estimated {
     }
 }
 
-fn sum(scores: &[Estimated]) -> Estimated {
-    let none = Estimated::default();
+fn sum(scores: &[EstimatedScore]) -> EstimatedScore {
+    let none = EstimatedScore::default();
     scores.iter().fold(none, |sum, score| sum.plus(*score))
 }

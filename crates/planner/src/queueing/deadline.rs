@@ -10,7 +10,7 @@ use super::{
     Gateway,
     lattice::{Lattice, SETTLED_AFTER, Workload},
     poisson::{self, Arrivals, StepWork, Stream},
-    response::{Ask, Class, stable_lattice, streams_where, together},
+    response::{Class, Detail, length_groups, stable_lattice, streams_where},
     wait::{Blocking, BlockingCase, Quantiles, Steps, Wait},
 };
 use crate::delay::PathSpec;
@@ -40,11 +40,11 @@ pub(super) fn waits(
     gateway: &Gateway,
     path: &PathSpec,
     classes: &[Class],
-    ask: Ask,
+    detail: Detail,
 ) -> Vec<Option<Wait>> {
     let mut waits = vec![None; classes.len()];
-    with_target(gateway, path, classes, ask, &mut waits);
-    without_target(gateway, path, classes, ask, &mut waits);
+    with_target(gateway, path, classes, detail, &mut waits);
+    without_target(gateway, path, classes, detail, &mut waits);
     waits
 }
 
@@ -52,7 +52,7 @@ fn with_target(
     gateway: &Gateway,
     path: &PathSpec,
     classes: &[Class],
-    ask: Ask,
+    detail: Detail,
     waits: &mut [Option<Wait>],
 ) {
     let Some(mut feeding) = Feeding::new(gateway, path, classes) else {
@@ -82,7 +82,8 @@ fn with_target(
                     let responses = feeding.responses(&found, &classes[asked], index);
                     Some(Wait {
                         mean: responses.mean + blocking.mean(),
-                        quantiles: (ask == Ask::Everything).then(|| responses.quantiles(&blocking)),
+                        quantiles: (detail == Detail::Everything)
+                            .then(|| responses.quantiles(&blocking)),
                     })
                 }
             };
@@ -100,7 +101,7 @@ fn without_target(
     gateway: &Gateway,
     path: &PathSpec,
     classes: &[Class],
-    ask: Ask,
+    detail: Detail,
     waits: &mut [Option<Wait>],
 ) {
     if classes.iter().all(|class| class.latency_target.is_some()) {
@@ -125,7 +126,7 @@ fn without_target(
         let service = class.stream.service;
         let overtaken = lattice.mean_beyond(&found, hand_over.committed(service) - service);
         let mean = poisson::mean_workload(&all) + overtaken * urgent_load / (1.0 - urgent_load);
-        let quantiles = (ask == Ask::Everything).then(|| {
+        let quantiles = (detail == Detail::Everything).then(|| {
             let responses = Responses::of(class, |service| {
                 let mass = response(&lattice, &found, service, hand_over, &overtakers);
                 (mass, lattice.step)
@@ -218,7 +219,7 @@ impl LessUrgent {
 
 /// A workload and how often the steps of its lattice were halved; negative: doubled.
 #[derive(Clone, Debug)]
-struct Found {
+struct FoundWorkload {
     workload: Workload,
     level: i32,
 }
@@ -297,10 +298,10 @@ impl Feeding {
     }
 
     /// The stationary workload of all up to the target at `index`.
-    fn settled(&mut self, index: usize) -> Found {
+    fn settled(&mut self, index: usize) -> FoundWorkload {
         let level = self.levels[index];
         let [work, _] = self.works(level, index);
-        Found {
+        FoundWorkload {
             workload: Workload::stationary(&work, self.lattice.points),
             level,
         }
@@ -308,7 +309,7 @@ impl Feeding {
 
     /// The workload that a message finds at a random time within a step: half a step's arrivals
     /// more than just before it. With it the mean is Pollaczek and Khinchine's.
-    fn found(&mut self, before: &Found, index: usize) -> Found {
+    fn found(&mut self, before: &FoundWorkload, index: usize) -> FoundWorkload {
         let mut found = before.clone();
         let [_, half] = self.works(before.level, index);
         found.workload.add(&half);
@@ -316,13 +317,13 @@ impl Feeding {
     }
 
     /// The probability that a message finds none: exactly one less the load, once that has settled.
-    fn free(&mut self, before: &Found, index: usize) -> f64 {
+    fn free(&mut self, before: &FoundWorkload, index: usize) -> f64 {
         let [work, _] = self.works(before.level, index);
         before.workload.idle() * work.none * (1.0 - work.steady())
     }
 
     /// Lets `time` pass in which all up to the target at `index` send.
-    fn run(&mut self, found: &mut Found, index: usize, time: Duration) {
+    fn run(&mut self, found: &mut FoundWorkload, index: usize, time: Duration) {
         let (finest, points) = (self.levels[index], self.lattice.points);
         let (mut left, mut looks) = (time.as_secs_f64(), 0);
         loop {
@@ -357,12 +358,12 @@ impl Feeding {
 
     /// What a class with the target at `index` waits if it finds `found`; longer messages are
     /// overtaken more.
-    fn responses(&mut self, found: &Found, class: &Class, index: usize) -> Responses {
+    fn responses(&mut self, found: &FoundWorkload, class: &Class, index: usize) -> Responses {
         Responses::of(class, |service| self.response(found, service, index))
     }
 
     /// As [`response`], and the step of its lattice, in s.
-    fn response(&mut self, found: &Found, service: f64, index: usize) -> (Vec<f64>, f64) {
+    fn response(&mut self, found: &FoundWorkload, service: f64, index: usize) -> (Vec<f64>, f64) {
         let mut found = found.clone();
         // A long message needs no lattice as fine as what it finds.
         let enough = self.lattice.points as f64 / 2.0;
@@ -496,7 +497,7 @@ impl Responses {
                 mean,
             };
         };
-        let lanes: Vec<(&[f64], Vec<f64>, f64)> = together(&class.longer)
+        let lanes: Vec<(&[f64], Vec<f64>, f64)> = length_groups(&class.longer)
             .into_iter()
             .map(|chunk| {
                 let longer = chunk.iter().sum::<f64>() / chunk.len() as f64;

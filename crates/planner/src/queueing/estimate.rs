@@ -11,7 +11,7 @@
 
 use super::{
     Gateway, Scheduler, Spread, Traffic,
-    poisson::{Stream, Varied, arrival_factor},
+    poisson::{RenewalStream, Stream, arrival_factor},
     response::terms_of,
 };
 use crate::delay::PathSpec;
@@ -296,9 +296,9 @@ fn waits_factor(flows: &[Flow]) -> f64 {
     if flows.iter().all(|flow| flow.interval_spread == exponential) {
         return 1.0;
     }
-    let varied: Vec<Varied> = flows
+    let varied: Vec<RenewalStream> = flows
         .iter()
-        .map(|flow| Varied {
+        .map(|flow| RenewalStream {
             stream: Stream {
                 rate: flow.rate,
                 service: flow.service,

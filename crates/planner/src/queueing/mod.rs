@@ -16,14 +16,14 @@
 //! - [`Scheduler::Fifo`]: whole messages in order of arrival, an M/G/1 queue. The mean is
 //!   Pollaczek and Khinchine's, exact; percentiles come from the workload's distribution.
 //! - [`Scheduler::Deadline`]: the packet whose message has the earliest deadline (arrival +
-//!   demand) goes first, messages without a latency target last, equal latency targets in order of arrival.
+//!   latency target) goes first, messages without a latency target last, equal latency targets in order of arrival.
 //!   See below.
 //!
 //! # Earliest deadline first, exactly
 //!
 //! Take a message with the deadline d, and only the work whose deadline is not later than d. That
 //! work is served as if the rest did not exist, so its amount V evolves by itself: it is fed by
-//! application k until the time d − Dₖ, where Dₖ is k's demand, and by nothing of k after that.
+//! application k until the time d − Dₖ, where Dₖ is k's latency target, and by nothing of k after that.
 //! Long before d all applications feed it, and V is the workload of the plain M/G/1 queue; then
 //! the applications fall away one by one, the most patient first. At its arrival the message finds
 //! some V, adds its own work, and is done when all of it is: until then the more impatient
@@ -51,7 +51,7 @@
 //! At a load of one or more there is no stationary delay: [`Outcome::Overloaded`], no number.
 //! Loads that change faster than the queue settles (some multiples of the mean delay divided by one
 //! minus the load) are outside the assumptions, and so are losses, whose repair [`Repair`] adds to
-//! what the queue makes of a message; [`Evidence::judge`] says from
+//! what the queue makes of a message; [`TrafficWindow::check`] says from
 //! what was measured when there is no number to give. Other gateways that share the line are
 //! [`SharedLine`]'s. Lengths and intervals that vary are
 //! [`Gateway::forecast_traffic`]'s, and what is left between forecast and measurement is
@@ -72,11 +72,11 @@ mod wait;
 
 pub use estimate::{Flow, PathEstimate};
 pub use repair::Repair;
-pub use residual::{Corrected, Measured, Residual};
+pub use residual::{Corrected, DelayWindow, Residual};
 pub use sampled::{Sampling, TracedMessage};
 pub use shared::{JointQueue, Offered, OtherGateway, SharedLine};
 pub use traffic::{Spread, Traffic};
-pub use validity::{Change, Evidence, Half, Invalid, MESSAGES_MIN};
+pub use validity::{MESSAGES_MIN, NoForecast, NonStationary, TrafficWindow, WindowHalf};
 
 use std::time::Duration;
 
@@ -98,7 +98,7 @@ pub struct WireFormat {
 pub enum Scheduler {
     /// Whole messages in order of arrival: the paper's way, and a baseline.
     Fifo,
-    /// The packet with the earliest deadline, arrival + demand; no latency target, last.
+    /// The packet with the earliest deadline, arrival + latency target; no latency target, last.
     Deadline,
 }
 

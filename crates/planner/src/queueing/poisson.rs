@@ -42,16 +42,16 @@ pub(super) fn mean_workload(streams: &[Stream]) -> f64 {
 
 /// A stream whose lengths and intervals vary, by squared coefficients of variation.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Varied {
+pub(super) struct RenewalStream {
     /// With the mean length.
     pub(super) stream: Stream,
     pub(super) length_spread: f64,
     pub(super) interval_spread: f64,
 }
 
-/// By what waiting is multiplied where intervals are not exponential; see [`Sums::factor`].
-pub(super) fn arrival_factor(streams: &[Varied]) -> f64 {
-    let mut sums = Sums::default();
+/// By what waiting is multiplied where intervals are not exponential; see [`StreamSums::factor`].
+pub(super) fn arrival_factor(streams: &[RenewalStream]) -> f64 {
+    let mut sums = StreamSums::default();
     for stream in streams {
         sums.add(stream);
     }
@@ -60,7 +60,7 @@ pub(super) fn arrival_factor(streams: &[Varied]) -> f64 {
 
 /// Sums over streams that give their mean workload. Those of two sets of streams are added.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Sums {
+pub(super) struct StreamSums {
     /// Σ λs.
     pub(super) load: f64,
     /// Σ λs².
@@ -75,8 +75,8 @@ pub(super) struct Sums {
     cubes: f64,
 }
 
-impl Sums {
-    pub(super) fn add(&mut self, stream: &Varied) {
+impl StreamSums {
+    pub(super) fn add(&mut self, stream: &RenewalStream) {
         let Stream { rate, service } = stream.stream;
         let weight = rate * service.powi(2);
         self.load += rate * service;

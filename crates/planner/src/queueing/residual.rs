@@ -10,11 +10,11 @@
 
 use std::time::Duration;
 
-use super::{DelayDistribution, Forecast, Outcome, Statistic, validity::Invalid};
+use super::{DelayDistribution, Forecast, Outcome, Statistic, validity::NoForecast};
 
 /// What was measured of one application in one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Measured {
+pub struct DelayWindow {
     pub delay: DelayDistribution,
     /// The messages behind them.
     pub messages: u64,
@@ -100,7 +100,7 @@ impl Residual {
     /// Learns from one application's delays in one window, and what was forecast for them.
     ///
     /// Ignores overloaded forecasts and fewer than twenty messages.
-    pub fn observe(&mut self, forecast: &Forecast, measured: &Measured) {
+    pub fn observe(&mut self, forecast: &Forecast, measured: &DelayWindow) {
         let Outcome::Stable(predicted) = forecast.outcome else {
             return;
         };
@@ -133,16 +133,16 @@ impl Residual {
     /// The forecast, corrected.
     ///
     /// # Errors
-    /// [`Invalid::Overloaded`] where nothing was forecast, [`Invalid::ModelOff`] where what was
+    /// [`NoForecast::Overloaded`] where nothing was forecast, [`NoForecast::ModelOff`] where what was
     /// measured asks for more than a correction.
-    pub fn correct(&self, forecast: &Forecast) -> Result<Corrected, Invalid> {
+    pub fn correct(&self, forecast: &Forecast) -> Result<Corrected, NoForecast> {
         let Outcome::Stable(predicted) = forecast.outcome else {
             let load = forecast.terms.load;
-            return Err(Invalid::Overloaded { load });
+            return Err(NoForecast::Overloaded { load });
         };
         let (offset, factor) = (self.offset_s(), self.factor());
         if offset.abs() > OFFSET_MAX || !(FACTOR_RANGE[0]..=FACTOR_RANGE[1]).contains(&factor) {
-            return Err(Invalid::ModelOff {
+            return Err(NoForecast::ModelOff {
                 factor,
                 offset_s: offset,
             });
@@ -174,7 +174,7 @@ impl Residual {
 
     /// The path is another one now. What was learnt of it is nearly all forgotten: it still
     /// corrects, until the next few measurements outweigh it.
-    pub fn doubt(&mut self) {
+    pub fn on_path_changed(&mut self) {
         self.keep(KEPT_IN_DOUBT);
     }
 
@@ -307,7 +307,7 @@ mod tests {
             };
             let delay = moved(predicted, offset, factor);
             let messages = 2000;
-            residual.observe(&forecast, &Measured { delay, messages });
+            residual.observe(&forecast, &DelayWindow { delay, messages });
         }
         residual
     }
@@ -345,7 +345,7 @@ mod tests {
             let forecast = forecast(30.0 * MS);
             let delay = distribution(30.0 * MS);
             let messages = 2000;
-            residual.observe(&forecast, &Measured { delay, messages });
+            residual.observe(&forecast, &DelayWindow { delay, messages });
         }
         let corrected = residual.correct(&forecast(30.0 * MS)).unwrap();
         assert!((mean_ms(&corrected) - 30.0).abs() < 0.3, "{corrected:?}");
@@ -364,18 +364,18 @@ mod tests {
             (0..1000)
                 .take_while(|_| {
                     let wrong = !right(&residual);
-                    residual.observe(&forecast, &Measured { delay, messages });
+                    residual.observe(&forecast, &DelayWindow { delay, messages });
                     wrong
                 })
                 .count()
         };
         let learnt = taught(3.0 * MS, 1.2, 100);
-        let mut doubted = learnt;
-        doubted.doubt();
-        let before = doubted.correct(&forecast(30.0 * MS)).unwrap();
+        let mut changed = learnt;
+        changed.on_path_changed();
+        let before = changed.correct(&forecast(30.0 * MS)).unwrap();
         assert!(mean_ms(&before) > 33.0, "{before:?}");
-        let (kept, doubted) = (windows_to_learn(learnt), windows_to_learn(doubted));
-        assert!(doubted * 5 < kept, "{doubted} {kept}");
+        let (kept, changed) = (windows_to_learn(learnt), windows_to_learn(changed));
+        assert!(changed * 5 < kept, "{changed} {kept}");
     }
 
     #[test]
@@ -402,7 +402,7 @@ mod tests {
         for (offset, factor) in [(0.0, 4.0), (60.0 * MS, 1.0)] {
             let residual = taught(offset, factor, 100);
             let reason = residual.correct(&forecast(30.0 * MS)).unwrap_err();
-            assert!(matches!(reason, Invalid::ModelOff { .. }), "{reason}");
+            assert!(matches!(reason, NoForecast::ModelOff { .. }), "{reason}");
         }
     }
 
@@ -416,10 +416,10 @@ mod tests {
         };
         let delay = distribution(90.0 * MS);
         let messages = 2000;
-        residual.observe(&overloaded, &Measured { delay, messages });
+        residual.observe(&overloaded, &DelayWindow { delay, messages });
         residual.observe(
             &stable,
-            &Measured {
+            &DelayWindow {
                 delay,
                 messages: 19,
             },
@@ -434,7 +434,7 @@ mod tests {
             let mut residual = Residual::new();
             let forecast = forecast(30.0 * MS);
             let delay = moved(distribution(30.0 * MS), 2.0 * MS, 1.0);
-            residual.observe(&forecast, &Measured { delay, messages });
+            residual.observe(&forecast, &DelayWindow { delay, messages });
             let corrected = residual.correct(&forecast).unwrap();
             mean_ms(&corrected) - 30.0
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     Forecast, Gateway, Outcome, Scheduler, Spread, Terms, Traffic, deadline,
     lattice::Lattice,
-    poisson::{self, Stream, Varied},
+    poisson::{self, RenewalStream, Stream},
     traffic,
     wait::{self, Blocking, Quantiles, Steps, Wait},
 };
@@ -32,7 +32,7 @@ const LENGTHS: usize = 256;
 
 /// Lengths that are taken together to save work, `rising` being all: the shorter half, half of
 /// the rest, and so on, because the longest make the tails.
-pub(super) fn together(rising: &[f64]) -> Vec<&[f64]> {
+pub(super) fn length_groups(rising: &[f64]) -> Vec<&[f64]> {
     let (mut parts, mut rest) = (Vec::new(), rising);
     while rest.len() > 2 {
         let (part, longer) = rest.split_at(rest.len() / 2);
@@ -45,7 +45,7 @@ pub(super) fn together(rising: &[f64]) -> Vec<&[f64]> {
 
 /// What is to be computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ask {
+pub(super) enum Detail {
     Mean,
     Everything,
 }
@@ -80,10 +80,10 @@ pub(super) fn forecast_traffic(
     for (class, &member) in classes.iter_mut().zip(members) {
         class.vary(varying[member].length_spread);
     }
-    let varied: Vec<Varied> = classes
+    let varied: Vec<RenewalStream> = classes
         .iter()
         .zip(members)
-        .map(|(class, &member)| Varied {
+        .map(|(class, &member)| RenewalStream {
             stream: class.stream,
             length_spread: varying[member].length_spread.ratio(),
             interval_spread: varying[member].interval_spread.ratio(),
@@ -105,7 +105,7 @@ fn answer(
     classes: &[Class],
 ) -> Vec<Forecast> {
     let load: f64 = terms.iter().map(|terms| terms.own_load).sum();
-    let waits = waits(gateway, path, classes, Ask::Everything);
+    let waits = waits(gateway, path, classes, Detail::Everything);
     members
         .iter()
         .zip(terms)
@@ -135,7 +135,7 @@ pub(super) fn means(
         .map(|&app| terms_of(gateway, path, &apps[app]))
         .collect();
     let classes = classes_of(apps, members, &terms);
-    waits(gateway, path, &classes, Ask::Mean)
+    waits(gateway, path, &classes, Detail::Mean)
         .into_iter()
         .zip(terms)
         .map(|(wait, terms)| match wait {
@@ -177,7 +177,7 @@ impl Class {
         let lengths = traffic::values(self.stream.service, spread, LENGTHS);
         self.longer = lengths.iter().map(|l| l - self.stream.service).collect();
         // Fewer streams for the lattice: neighbours together, with their mean square kept.
-        self.parts = together(&lengths)
+        self.parts = length_groups(&lengths)
             .into_iter()
             .map(|chunk| {
                 let count = chunk.len() as f64;
@@ -214,20 +214,25 @@ pub(super) fn terms_of(gateway: &Gateway, path: &PathSpec, app: &AppSpec) -> Ter
 }
 
 /// The wait of every application, `None` where overloaded.
-fn waits(gateway: &Gateway, path: &PathSpec, classes: &[Class], ask: Ask) -> Vec<Option<Wait>> {
+fn waits(
+    gateway: &Gateway,
+    path: &PathSpec,
+    classes: &[Class],
+    detail: Detail,
+) -> Vec<Option<Wait>> {
     match gateway.scheduler {
-        Scheduler::Fifo => fifo(gateway, classes, ask),
-        Scheduler::Deadline => deadline::waits(gateway, path, classes, ask),
+        Scheduler::Fifo => fifo(gateway, classes, detail),
+        Scheduler::Deadline => deadline::waits(gateway, path, classes, detail),
     }
 }
 
 /// Every message waits for the whole workload that it finds.
-fn fifo(gateway: &Gateway, classes: &[Class], ask: Ask) -> Vec<Option<Wait>> {
+fn fifo(gateway: &Gateway, classes: &[Class], detail: Detail) -> Vec<Option<Wait>> {
     let streams = streams_where(classes, |_| true);
     let Some(lattice) = stable_lattice(gateway.resolution.steps(), &streams) else {
         return vec![None; classes.len()];
     };
-    let quantiles = (ask == Ask::Everything).then(|| {
+    let quantiles = (detail == Detail::Everything).then(|| {
         let found = lattice.found(&lattice.stationary(&streams), &streams);
         move |class: &Class| steps_of(found.mass(), lattice.step, class, &Blocking::default())
     });

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use super::{
     DelayDistribution, Forecast, Outcome, Statistic, Terms, Traffic, WireFormat,
-    poisson::{Stream, Sums, Varied},
+    poisson::{RenewalStream, Stream, StreamSums},
     repair::Tail,
     validity::INTERVAL_SPREAD_MAX,
 };
@@ -37,7 +37,7 @@ use keiro_units::Bandwidth;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Offered {
     /// In wire bytes in place of seconds.
-    bytes: Sums,
+    bytes: StreamSums,
     /// Bytes per second of applications that send bursts.
     bursts: f64,
 }
@@ -87,7 +87,7 @@ impl Offered {
         if traffic.interval_spread.ratio() > INTERVAL_SPREAD_MAX {
             self.bursts += stream.rate * stream.service;
         }
-        self.bytes.add(&Varied {
+        self.bytes.add(&RenewalStream {
             stream,
             length_spread: traffic.length_spread.ratio(),
             interval_spread: traffic.interval_spread.ratio(),
@@ -131,7 +131,7 @@ impl SharedLine {
         let senders: Vec<Sender> = std::iter::once(own).chain(others).collect();
         let all = senders
             .iter()
-            .fold(Sums::default(), |all, sender| all.and(&sender.sums));
+            .fold(StreamSums::default(), |all, sender| all.and(&sender.sums));
         let inside: f64 = senders
             .iter()
             .map(|sender| sender.sums.mean_workload())
@@ -159,12 +159,12 @@ impl SharedLine {
 struct Sender {
     /// How fast it sends at most, as a part of the line's rate.
     part: f64,
-    sums: Sums,
+    sums: StreamSums,
 }
 
 /// The mean work in the line's buffer while there is any, if that is exponential: half of its second
 /// moment by its mean. Its variance is taken as that of all work, less those of the gateways' own.
-fn busy(all: &Sums, senders: &[Sender], buffered: f64) -> f64 {
+fn busy(all: &StreamSums, senders: &[Sender], buffered: f64) -> f64 {
     if !buffered.is_finite() || buffered <= 0.0 {
         return 0.0;
     }

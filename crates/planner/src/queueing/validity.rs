@@ -6,9 +6,9 @@ use super::{residual::FACTOR_RANGE, traffic::Spread};
 
 /// What was seen of one application in a window, in two halves of equal time.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Evidence {
+pub struct TrafficWindow {
     /// The earlier and the later half.
-    pub halves: [Half; 2],
+    pub halves: [WindowHalf; 2],
     /// How much intervals varied over the whole window.
     pub interval_spread: Spread,
     /// The part of messages that come with the one before
@@ -18,7 +18,7 @@ pub struct Evidence {
 
 /// Half of a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Half {
+pub struct WindowHalf {
     pub messages: u64,
     /// Their mean length in bytes; of no meaning without messages.
     pub length_mean: f64,
@@ -28,7 +28,7 @@ pub struct Half {
 
 /// Why there is no forecast. Every number is what it was judged by.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Invalid {
+pub enum NoForecast {
     /// More arrives than can be sent: the delay grows without end.
     Overloaded {
         /// The path's mean load, as a part of its rate.
@@ -42,7 +42,7 @@ pub enum Invalid {
     },
     /// The two halves of the window are not of one kind: the queue never settles.
     NotStationary {
-        what: Change,
+        what: NonStationary,
         /// In the earlier half.
         before: f64,
         /// In the later half.
@@ -75,7 +75,7 @@ pub enum Invalid {
 
 /// What is not stationary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum NonStationary {
     /// Messages in half a window.
     Messages,
     /// Mean length in bytes.
@@ -105,54 +105,54 @@ const SIGNIFICANT: f64 = 4.0;
 /// than its own error, however significant it is.
 const CHANGE_MIN: f64 = 0.2;
 
-impl Evidence {
+impl TrafficWindow {
     /// Whether what was seen lets the model be applied to a path with this mean `load`.
     ///
     /// # Errors
     /// The first reason why not.
-    pub fn judge(&self, load: f64) -> Result<(), Invalid> {
+    pub fn check(&self, load: f64) -> Result<(), NoForecast> {
         if load.is_nan() || load >= 1.0 {
-            return Err(Invalid::Overloaded { load });
+            return Err(NoForecast::Overloaded { load });
         }
         let [before, after] = self.halves;
         let messages = before.messages.saturating_add(after.messages);
         if messages < MESSAGES_MIN {
             let needed = MESSAGES_MIN;
-            return Err(Invalid::TooLittleData { messages, needed });
+            return Err(NoForecast::TooLittleData { messages, needed });
         }
-        self.judge_messages()?;
-        self.judge_lengths()?;
+        self.check_message_counts()?;
+        self.check_lengths()?;
         if self.interval_spread.ratio() > INTERVAL_SPREAD_MAX {
             let interval_spread = self.interval_spread;
-            return Err(Invalid::Bursty { interval_spread });
+            return Err(NoForecast::Bursty { interval_spread });
         }
         if self.together > TOGETHER_MAX {
             let part = self.together;
-            return Err(Invalid::Together { part });
+            return Err(NoForecast::Together { part });
         }
         Ok(())
     }
 
     /// Counts of a renewal process differ by chance with the variance c²·n.
-    fn judge_messages(&self) -> Result<(), Invalid> {
+    fn check_message_counts(&self) -> Result<(), NoForecast> {
         let [before, after] = self.halves.map(|half| half.messages as f64);
         // Regular senders are still counted to one message in each half.
         let chance = (self.interval_spread.ratio() * (before + after) + 2.0).sqrt();
-        check(Change::Messages, before, after, chance)
+        check_change(NonStationary::Messages, before, after, chance)
     }
 
-    fn judge_lengths(&self) -> Result<(), Invalid> {
+    fn check_lengths(&self) -> Result<(), NoForecast> {
         let [before, after] = self.halves;
         if before.messages == 0 || after.messages == 0 {
             return Ok(());
         }
-        let variance = |half: &Half| {
+        let variance = |half: &WindowHalf| {
             let square = half.length_mean * half.length_mean;
             half.length_spread.ratio() * square / half.messages as f64
         };
         let chance = (variance(&before) + variance(&after)).sqrt();
-        check(
-            Change::Length,
+        check_change(
+            NonStationary::Length,
             before.length_mean,
             after.length_mean,
             chance,
@@ -160,11 +160,16 @@ impl Evidence {
     }
 }
 
-fn check(what: Change, before: f64, after: f64, chance: f64) -> Result<(), Invalid> {
+fn check_change(
+    what: NonStationary,
+    before: f64,
+    after: f64,
+    chance: f64,
+) -> Result<(), NoForecast> {
     let difference = (after - before).abs();
     let share = difference / before.max(after);
     if difference > SIGNIFICANT * chance && share > CHANGE_MIN {
-        return Err(Invalid::NotStationary {
+        return Err(NoForecast::NotStationary {
             what,
             before,
             after,
@@ -173,19 +178,19 @@ fn check(what: Change, before: f64, after: f64, chance: f64) -> Result<(), Inval
     Ok(())
 }
 
-impl Invalid {
+impl NoForecast {
     /// Bursts are the reason.
     pub fn is_bursts(&self) -> bool {
         matches!(self, Self::Bursty { .. } | Self::Together { .. })
     }
 
     /// What others send in bursts, as a part of the path's rate, if that is a reason.
-    pub fn among_bursts(load: f64) -> Option<Self> {
+    pub fn if_among_bursts(load: f64) -> Option<Self> {
         (load > AMONG_BURSTS_MAX).then_some(Self::AmongBursts { load })
     }
 }
 
-impl fmt::Display for Invalid {
+impl fmt::Display for NoForecast {
     /// One line, with the numbers it was judged by.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
@@ -205,8 +210,8 @@ impl fmt::Display for Invalid {
                 after,
             } => {
                 let what = match what {
-                    Change::Messages => "messages in half the window",
-                    Change::Length => "mean length in bytes",
+                    NonStationary::Messages => "messages in half the window",
+                    NonStationary::Length => "mean length in bytes",
                 };
                 write!(
                     f,
@@ -255,22 +260,22 @@ impl fmt::Display for Invalid {
     }
 }
 
-impl std::error::Error for Invalid {}
+impl std::error::Error for NoForecast {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn half(messages: u64, length_mean: f64) -> Half {
-        Half {
+    fn half(messages: u64, length_mean: f64) -> WindowHalf {
+        WindowHalf {
             messages,
             length_mean,
             length_spread: Spread::NONE,
         }
     }
 
-    fn evidence(before: Half, after: Half) -> Evidence {
-        Evidence {
+    fn window(before: WindowHalf, after: WindowHalf) -> TrafficWindow {
+        TrafficWindow {
             halves: [before, after],
             interval_spread: Spread::EXPONENTIAL,
             together: 0.1,
@@ -279,61 +284,64 @@ mod tests {
 
     #[test]
     fn steady_traffic_is_valid() {
-        let evidence = evidence(half(500, 1e4), half(540, 1e4));
-        assert_eq!(evidence.judge(0.8), Ok(()));
+        let window = window(half(500, 1e4), half(540, 1e4));
+        assert_eq!(window.check(0.8), Ok(()));
     }
 
     #[test]
     fn a_load_of_one_has_no_forecast() {
-        let steady = evidence(half(500, 1e4), half(500, 1e4));
+        let steady = window(half(500, 1e4), half(500, 1e4));
         for load in [1.0, 1.7, f64::INFINITY, f64::NAN] {
             assert!(matches!(
-                steady.judge(load),
-                Err(Invalid::Overloaded { .. })
+                steady.check(load),
+                Err(NoForecast::Overloaded { .. })
             ));
         }
     }
 
     #[test]
     fn few_messages_are_too_few() {
-        let few = evidence(half(49, 1e4), half(50, 1e4));
-        let expected = Invalid::TooLittleData {
+        let few = window(half(49, 1e4), half(50, 1e4));
+        let expected = NoForecast::TooLittleData {
             messages: 99,
             needed: 100,
         };
-        assert_eq!(few.judge(0.5), Err(expected));
-        let silent = evidence(half(0, f64::NAN), half(0, f64::NAN));
-        assert!(silent.judge(0.5).is_err());
+        assert_eq!(few.check(0.5), Err(expected));
+        let silent = window(half(0, f64::NAN), half(0, f64::NAN));
+        assert!(silent.check(0.5).is_err());
     }
 
     #[test]
     fn a_rate_or_a_length_that_changes_is_not_stationary() {
-        let faster = evidence(half(300, 1e4), half(600, 1e4));
-        let longer = evidence(half(300, 1e4), half(300, 2e4));
-        for (evidence, expected) in [(faster, Change::Messages), (longer, Change::Length)] {
-            let Err(Invalid::NotStationary { what, .. }) = evidence.judge(0.5) else {
-                panic!("{evidence:?} is not stationary");
+        let faster = window(half(300, 1e4), half(600, 1e4));
+        let longer = window(half(300, 1e4), half(300, 2e4));
+        for (window, expected) in [
+            (faster, NonStationary::Messages),
+            (longer, NonStationary::Length),
+        ] {
+            let Err(NoForecast::NotStationary { what, .. }) = window.check(0.5) else {
+                panic!("{window:?} is not stationary");
             };
             assert_eq!(what, expected);
         }
-        let stopped = evidence(half(300, 1e4), half(0, f64::NAN));
-        assert!(stopped.judge(0.5).is_err());
+        let stopped = window(half(300, 1e4), half(0, f64::NAN));
+        assert!(stopped.check(0.5).is_err());
     }
 
     #[test]
     fn chance_is_no_change() {
         // 60 against 90 is a third less, but 30 is no more than 2.4 standard deviations.
-        assert_eq!(evidence(half(60, 1e4), half(90, 1e4)).judge(0.5), Ok(()));
-        let vary = |mean| Half {
+        assert_eq!(window(half(60, 1e4), half(90, 1e4)).check(0.5), Ok(()));
+        let vary = |mean| WindowHalf {
             length_spread: Spread::EXPONENTIAL,
             ..half(60, mean)
         };
-        assert_eq!(evidence(vary(1e4), vary(1.4e4)).judge(0.5), Ok(()));
+        assert_eq!(window(vary(1e4), vary(1.4e4)).check(0.5), Ok(()));
     }
 
     #[test]
     fn a_model_that_does_not_fit_says_in_which_way() {
-        let said = |factor, offset_s| Invalid::ModelOff { factor, offset_s }.to_string();
+        let said = |factor, offset_s| NoForecast::ModelOff { factor, offset_s }.to_string();
         assert_eq!(
             said(4.911, 0.000_02),
             "the model does not fit: messages wait 4.9 times as long as it says"
@@ -354,17 +362,17 @@ mod tests {
 
     #[test]
     fn bursts_have_no_forecast() {
-        let bursts = Evidence {
+        let bursts = TrafficWindow {
             interval_spread: Spread::new(9.0).unwrap(),
-            ..evidence(half(500, 1e4), half(500, 1e4))
+            ..window(half(500, 1e4), half(500, 1e4))
         };
-        let reason = bursts.judge(0.5).unwrap_err();
+        let reason = bursts.check(0.5).unwrap_err();
         assert!(reason.to_string().starts_with("bursty: "), "{reason}");
-        let pairs = Evidence {
+        let pairs = TrafficWindow {
             together: 0.5,
-            ..evidence(half(500, 1e4), half(500, 1e4))
+            ..window(half(500, 1e4), half(500, 1e4))
         };
-        let reason = pairs.judge(0.5).unwrap_err();
+        let reason = pairs.check(0.5).unwrap_err();
         assert!(reason.to_string().starts_with("bursty: 50 %"), "{reason}");
     }
 }

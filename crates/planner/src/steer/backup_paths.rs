@@ -1,24 +1,24 @@
-//! Where applications go if a path fails, computed before it does.
+//! The backup path of every application, computed before its path fails.
 //!
-//! With every plan, the assignment without each path is computed too. The members of a path have
-//! that as their second choice and leave at once when it fails. The plan that follows takes them to
-//! be there already, so a failure moves each application once.
+//! With every plan, the assignment without each path is computed too. It is the second preference of the path's
+//! applications, which move there at once when the path fails. The next plan assumes that they have moved, so a
+//! failure moves each application once.
 //!
-//! A path may lead to several ends (peers), and die to one of them. Its members there then go where
-//! they would go if it died to all: that plan has room for the others too, who stay.
+//! A path may lead to several peers and fail to one of them. Its applications to that peer then take the backup that
+//! they would take if it failed to all peers: that assignment has room for the other applications too, which stay.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who goes where, by application and path; see the module.
+/// The backup paths of one plan; see the module.
 #[derive(Clone, Debug)]
 pub struct BackupPaths<A, P> {
-    /// Where every application was when it was found.
+    /// The assignment that they were computed for.
     places: BTreeMap<A, P>,
     /// By the path that fails: the applications that move, and where to.
     moves: BTreeMap<P, BTreeMap<A, P>>,
 }
 
-/// More paths than this: no backup_paths; each costs a plan.
+/// With more paths there are no backups, since each path costs a plan.
 const PATHS_MAX: usize = 32;
 
 impl<A, P> Default for BackupPaths<A, P> {
@@ -31,8 +31,8 @@ impl<A, P> Default for BackupPaths<A, P> {
 }
 
 impl<A: Copy + Ord, P: Copy + Ord> BackupPaths<A, P> {
-    /// Finds backup_paths from each of `paths`, every application being where `places` says. `without` plans
-    /// without a path: the whole assignment, or only the moves.
+    /// Computes the backups of each of `paths` for the assignment `places`. `without` plans without a path, and
+    /// returns the whole assignment or only the moves.
     pub fn find(
         places: BTreeMap<A, P>,
         paths: &BTreeSet<P>,
@@ -49,19 +49,17 @@ impl<A: Copy + Ord, P: Copy + Ord> BackupPaths<A, P> {
         Self { places, moves }
     }
 
-    /// Where `app` goes if `path`, where it is, dies. `None`: nowhere, or it is not known.
+    /// The backup of `app`, which is on `path`; `None`: it has none, or it is not known.
     pub fn backup(&self, app: A, path: P) -> Option<P> {
         self.moves.get(&path)?.get(&app).copied()
     }
 
-    /// Corrects `now`, where every application is: if just one path is no longer among those that are
-    /// `up`, applications that it led to its end count as being on their backup, which is where the
-    /// first of them are already; if it leads nowhere any more, so does every application that was to make
-    /// room for them.
+    /// Assumes in the assignment `now` that applications have moved to their backups, if exactly one path has failed.
+    /// Those are the applications of the path to the peers that it lost; if it lost all peers, also the applications
+    /// that make room for them.
     ///
-    /// `before` and `up` are paths and their ends; `end` is where an application's path has to
-    /// lead.
-    pub fn expect<E: Copy + Ord>(
+    /// `before` and `up` are paths with the peer that each leads to; `end` is an application's peer.
+    pub fn apply_failover<E: Copy + Ord>(
         &self,
         before: &BTreeSet<(P, E)>,
         up: &BTreeSet<(P, E)>,
@@ -72,7 +70,7 @@ impl<A: Copy + Ord, P: Copy + Ord> BackupPaths<A, P> {
         let Some((path, _)) = gone.first().copied() else {
             return;
         };
-        // The backup_paths from one path count on the others.
+        // The backups of one path are computed with all others up.
         let (true, Some(moves)) = (
             gone.iter().all(|(other, _)| *other == path),
             self.moves.get(&path),
@@ -121,7 +119,7 @@ mod tests {
     fn expected(gone: &[(u32, char)]) -> Vec<u32> {
         let backup_paths = backup_paths();
         let mut now = backup_paths.places.clone();
-        backup_paths.expect(&up(&[]), &up(gone), end, &mut now);
+        backup_paths.apply_failover(&up(&[]), &up(gone), end, &mut now);
         now.into_values().collect()
     }
 
@@ -141,12 +139,12 @@ mod tests {
         let backup_paths = backup_paths();
         let mut now = BTreeMap::from([(1, 8), (2, 7), (3, 8), (4, 9)]);
         let before = up(&[(7, 'b')]);
-        backup_paths.expect(&before, &up(&[(7, 'b'), (7, 'c')]), end, &mut now);
+        backup_paths.apply_failover(&before, &up(&[(7, 'b'), (7, 'c')]), end, &mut now);
         assert_eq!(now.into_values().collect::<Vec<_>>(), [8, 8, 9, 9]);
     }
 
     #[test]
-    fn when_no_path_or_two_died_at_once_no_app_is_taken_to_be_elsewhere() {
+    fn no_application_is_assumed_to_have_moved_unless_exactly_one_path_failed() {
         assert_eq!(expected(&[]), [7, 7, 8, 9]);
         assert_eq!(expected(&[(7, 'b'), (8, 'b')]), [7, 7, 8, 9]);
     }

@@ -1,24 +1,24 @@
-//! Where an application may go, while paths come up, die and come back.
+//! Which paths an application may take while some of them are on hold-down.
 
 use std::collections::BTreeSet;
 
 /// Whether a path that is up, or was before a restart, may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PathHoldDown {
-    /// Usable by all.
+    /// Usable by all applications.
     Released,
-    /// It has stayed up for a while but failed too often lately: for applications whose latency
-    /// target is met on no released path.
+    /// It has stayed up for a while but failed too often lately. It is for applications whose latency target is met on
+    /// no released path.
     Probation,
-    /// It is up, but has not stayed up for long enough.
+    /// It has not stayed up for long enough.
     Held,
     /// It was used before a restart and is being validated.
     Validating,
 }
 
-/// The paths that an application may be planned on, of those that lead to its peer: the trusted
-/// ones, and the one that it is on (or was on before a restart), whatever its hold_down: who is there
-/// moves only for a reason. Where there is none of these, the unproven ones.
+/// The paths that an application may be planned on, of the `paths` to its peer: those that are released, and the one
+/// that it is `at` (or was at before a restart) whatever its hold-down, since an application moves only for a reason.
+/// If there is none of these, all that are up.
 pub fn eligible_paths<P: Copy + Ord>(
     paths: impl Iterator<Item = (P, PathHoldDown)> + Clone,
     at: Option<P>,
@@ -34,8 +34,8 @@ pub fn eligible_paths<P: Copy + Ord>(
     paths.filter(up).map(|(path, _)| path).collect()
 }
 
-/// The paths that an application may be planned on besides its [`eligible_paths()`] if its latency target is met on
-/// none of these.
+/// The paths that an application may be planned on besides its [`eligible_paths()`], if its latency target is met on
+/// none of those.
 pub fn probation_paths<P: Copy + Ord>(
     paths: impl Iterator<Item = (P, PathHoldDown)>,
 ) -> BTreeSet<P> {
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unproven_path_is_better_than_none() {
+    fn held_paths_are_eligible_where_none_is_released() {
         let paths = [(2, Held), (3, Validating), (4, Held)];
         assert_eq!(of(&paths, None), [2, 4]);
         assert_eq!(of(&paths, Some(9)), [2, 4]);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_on_probation_is_for_those_who_need_it() {
+    fn a_path_on_probation_is_only_a_fallback() {
         let paths = [(1, Released), (2, Held), (3, Validating), (5, Probation)];
         assert_eq!(of(&paths, None), [1]);
         assert_eq!(probation_paths(paths.into_iter()), [5].into());

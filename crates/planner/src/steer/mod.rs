@@ -12,7 +12,7 @@
 mod backup_paths;
 mod hold_down;
 mod level;
-mod loss_watch;
+mod loss_monitor;
 mod path_levels;
 mod preferred_paths;
 mod steering_plan;
@@ -21,7 +21,7 @@ mod tracked_path;
 pub use backup_paths::BackupPaths;
 pub use hold_down::{PathHoldDown, eligible_paths, probation_paths};
 pub use level::{Floor, Floors, Level};
-pub use loss_watch::{LossOf, LossWatch, PathChoice, tolerable_paths};
+pub use loss_monitor::{LossMonitor, LossUnit, PathChoice, tolerable_paths};
 pub use path_levels::{PathLevels, path_queue, path_spec};
 pub use preferred_paths::PreferredPaths;
 pub use steering_plan::{PlanMode, SteeredApp, SteeringPlan, placed_incumbent, plan_moves};

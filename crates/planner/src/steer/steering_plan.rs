@@ -6,31 +6,31 @@ use crate::{
     delay::{AppSpec, PathSpec},
     plan::{
         Budget,
-        incumbent::{Allowed, AppId, Incumbent, Move, PathId, Refused, Settings},
+        incumbent::{Allowed, AppId, Incumbent, InputError, Move, PathId, Settings},
     },
 };
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct SteeredApp {
-    /// Its name for the planner.
+    /// Its identifier in the planner.
     pub id: AppId,
-    /// What it sends and latency targets.
+    /// Its traffic and latency target.
     pub spec: AppSpec,
     /// The paths that it may take.
     pub allowed: Allowed,
-    /// Those that it may take besides if its latency target is met on none of these.
+    /// Paths that it may take besides if its latency target is met on none of `allowed`.
     pub fallback: BTreeSet<PathId>,
-    /// Where it is; `None`: nowhere yet.
+    /// Its present path; `None`: it has none yet.
     pub path: Option<PathId>,
 }
 
 /// How much a plan may move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlanMode {
-    /// What needs to, by few moves. Where that leaves a latency target unmet that a plan from scratch
-    /// meets, that one is taken.
+    /// As few applications as meet the latency targets. If that leaves a target unmet that a plan from scratch meets,
+    /// the plan from scratch is used.
     Revise,
-    /// Whatever is better elsewhere.
+    /// Every application whose delay is less elsewhere.
     FromScratch,
 }
 
@@ -38,13 +38,13 @@ pub enum PlanMode {
 pub struct SteeringPlan {
     /// All applications, placed.
     pub incumbent: Incumbent,
-    /// The moves to there, by application; who was nowhere included.
+    /// The moves, by application; one that had no path is included.
     pub moves: Vec<Move>,
-    /// Whose demand is not met, or whose path is overloaded, ascending.
+    /// Applications whose latency target is unmet or whose path is overloaded, ascending.
     pub unmet: Vec<AppId>,
 }
 
-/// An incumbent with every application where it is.
+/// An incumbent with every application on its present path.
 ///
 /// # Errors
 /// More paths or applications than the planner takes, or a path of 2^48 bit/s or more.
@@ -52,7 +52,7 @@ pub fn placed_incumbent(
     settings: Settings,
     paths: &[(PathId, PathSpec)],
     steered_apps: &[SteeredApp],
-) -> Result<Incumbent, Refused> {
+) -> Result<Incumbent, InputError> {
     let mut incumbent = Incumbent::new(settings);
     for (id, spec) in paths {
         incumbent.set_path(*id, *spec)?;
@@ -64,9 +64,9 @@ pub fn placed_incumbent(
             steered_app.allowed.clone(),
         )?;
         if let Some(at) = steered_app.path {
-            // Where it may no longer be, it is nowhere.
+            // An application whose path is gone has none.
             match incumbent.place(steered_app.id, at) {
-                Ok(()) | Err(Refused::UnknownPath) => {}
+                Ok(()) | Err(InputError::UnknownPath) => {}
                 Err(refused) => return Err(refused),
             }
         }
@@ -74,7 +74,7 @@ pub fn placed_incumbent(
     Ok(incumbent)
 }
 
-/// Answers for `steered_apps` on `paths`, within `budget`.
+/// Plans `steered_apps` on `paths` within `budget`.
 ///
 /// # Errors
 /// As [`placed_incumbent()`].
@@ -84,7 +84,7 @@ pub fn plan_moves(
     steered_apps: &[SteeredApp],
     plan_mode: PlanMode,
     budget: Budget,
-) -> Result<SteeringPlan, Refused> {
+) -> Result<SteeringPlan, InputError> {
     let answer = revise_or_replan(
         placed_incumbent(settings, paths, steered_apps)?,
         plan_mode,
@@ -147,17 +147,16 @@ fn revise_or_replan(mut incumbent: Incumbent, plan_mode: PlanMode, budget: Budge
 
 impl SteeringPlan {
     /// The path of every application that has one.
-    pub fn places(&self) -> BTreeMap<AppId, PathId> {
+    pub fn assignment(&self) -> BTreeMap<AppId, PathId> {
         self.incumbent
             .assignment()
             .filter_map(|(app, path)| Some((app, path?)))
             .collect()
     }
 
-    /// The moves if `path` failed: of its members, and of applications that make room for them. Known
-    /// beforehand, a death costs one move each, and the members can make theirs at once. Who
-    /// could be nowhere is left out.
-    pub fn without(&self, path: PathId, budget: Budget) -> BTreeMap<AppId, PathId> {
+    /// The moves if `path` failed: of its applications, and of those that make room for them. Computed beforehand, so
+    /// that a failure costs each application one move. Those for which no path would be left are not included.
+    pub fn moves_without(&self, path: PathId, budget: Budget) -> BTreeMap<AppId, PathId> {
         let mut incumbent = self.incumbent.clone();
         incumbent.remove_path(path);
         let moves = revise_or_replan(incumbent, PlanMode::Revise, budget).moves;

@@ -8,8 +8,8 @@ use keiro_planner::{
     plan::{
         self, Budget, Incumbent, Plan, Problem,
         incumbent::{
-            Aim, Allowed, AppId, Hysteresis, Parameter, ParameterValue, PathId, Reason, Refused,
-            Revision, Settings,
+            Aim, Allowed, AppId, Hysteresis, InputError, MoveReason, Parameter, ParameterValue,
+            PathId, Revision, Settings,
         },
     },
 };
@@ -211,7 +211,7 @@ fn assert_needed(world: &World, revision: &Revision, context: &str) {
     } = world.settings.hysteresis;
     for step in &revision.moves {
         let Some(from) = step.from else {
-            assert_eq!(step.reason, Reason::Unplaced, "{context}");
+            assert_eq!(step.reason, MoveReason::Unplaced, "{context}");
             continue;
         };
         let mut without = world.incumbent.clone();
@@ -358,15 +358,15 @@ fn the_same_again_is_no_change_and_unknown_things_are_refused() {
     assert_eq!(incumbent.revise().moves, []);
     assert_eq!(
         incumbent.place(AppId(9), PathId(0)),
-        Err(Refused::UnknownApp)
+        Err(InputError::UnknownApp)
     );
     assert_eq!(
         incumbent.place(AppId(0), PathId(9)),
-        Err(Refused::UnknownPath)
+        Err(InputError::UnknownPath)
     );
     assert_eq!(
         incumbent.set_path(PathId(7), path(300_000_000, 1)),
-        Err(Refused::Bandwidth)
+        Err(InputError::Bandwidth)
     );
     assert!(!incumbent.remove_app(AppId(9)) && !incumbent.remove_path(PathId(9)));
     assert_eq!(incumbent.revise().moves, []);
@@ -413,7 +413,7 @@ fn others_move_out_of_the_way_where_that_is_the_only_way() {
     let revision = incumbent.revise();
     assert_eq!(revision.after.unmet, 0);
     assert_eq!(revision.moves.len(), 2);
-    assert_eq!(revision.moves[0].reason, Reason::MakesRoom);
+    assert_eq!(revision.moves[0].reason, MoveReason::MakesRoom);
     assert_eq!(revision.moves[0].gain.unwrap().met, 1);
     assert_eq!(
         (revision.moves[0].to, revision.moves[1].to),

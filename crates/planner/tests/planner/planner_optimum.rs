@@ -149,7 +149,7 @@ fn an_exact_plan_with_the_delay_first_is_as_good() {
     assert_eq!((tally.fewest, tally.near), (INSTANCES, INSTANCES));
 }
 
-/// Where some demand must stay unmet, this order's best may have more delay than the bound.
+/// Where some latency target must stay unmet, this order's best may have more delay than the bound.
 #[test]
 fn an_exact_plan_with_lateness_first_leaves_as_few_unmet() {
     let exact = |seed| exact(seed, Order::LatenessFirst, Budget::default());

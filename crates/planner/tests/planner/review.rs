@@ -36,7 +36,7 @@ fn wire() -> WireFormat {
     WireFormat::new(ByteCount::new(1428), ByteCount::new(72)).expect("a packet has room")
 }
 
-/// 2 to 4 paths, 3 to 8 applications, loads of 0.3 to 0.9 on the wire; demands are 1 to 4 times
+/// 2 to 4 paths, 3 to 8 applications, loads of 0.3 to 0.9 on the wire; latency targets are 1 to 4 times
 /// what an idle path takes, one path of them for each application.
 fn drawn(number: usize) -> Drawn {
     let mut random = ChaCha12Rng::seed_from_u64(SEED);

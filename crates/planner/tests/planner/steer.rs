@@ -97,7 +97,7 @@ impl Site {
             Budget::default(),
         )
         .unwrap();
-        let places = arrangement.places();
+        let places = arrangement.assignment();
         for steered_app in &mut self.steered_apps {
             steered_app.path = places.get(&steered_app.id).copied();
         }
@@ -246,7 +246,7 @@ fn outage_moves_every_application_once_as_the_plan_without_the_path_says() {
             Budget::default(),
         )
         .unwrap();
-        let contingency = settled.without(path, Budget::default());
+        let contingency = settled.moves_without(path, Budget::default());
         let was_there: Vec<AppId> = site
             .steered_apps
             .iter()
@@ -295,7 +295,7 @@ fn only_whose_target_is_met_on_no_other_path_goes_to_a_spare_one() {
     for plan_mode in [PlanMode::Revise, PlanMode::FromScratch] {
         let (settings, budget) = (Settings::default(), Budget::default());
         let arrangement = plan_moves(settings, &paths, &steered_apps, plan_mode, budget).unwrap();
-        let places = arrangement.places();
+        let places = arrangement.assignment();
         assert_eq!(places, [(AppId(0), far), (AppId(1), near)].into());
         assert_eq!(arrangement.unmet, []);
         // Nor where that helps no application.
@@ -342,7 +342,7 @@ fn plan_from_scratch_is_taken_where_it_leaves_fewer_unmet() {
     let plan = plan_moves(settings, &paths, &apps, PlanMode::Revise, budget).unwrap();
     assert_eq!(plan.unmet, []);
     assert_eq!(plan.moves.len(), 2);
-    let places = plan.places();
+    let places = plan.assignment();
     for change in &plan.moves {
         assert_eq!(places[&change.app], change.to);
     }

@@ -279,7 +279,7 @@ fn bulk_never_takes_a_link_a_tenth_as_fast_as_an_idle_one() {
         let start = vec![slowest.expect("a site has paths"); site.apps.len()];
         let mut search = TargetSearch::new(site.paths.clone(), site.candidates());
         let found = search.improve(&start, &start, MoveCost::default(), WORK);
-        let found = search.quicken(&found, MoveCost::default(), WORK);
+        let found = search.lower_delays(&found, MoveCost::default(), WORK);
         for (app, path) in found.iter().enumerate() {
             let fastest = |other: &usize| {
                 site.specs[*other].bandwidth.as_bits_per_second()

@@ -4,7 +4,7 @@ use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 
 use keiro_model::workload::*;
-use keiro_planner::queueing::{Evidence, Half, Invalid, Spread};
+use keiro_planner::queueing::{NoForecast, Spread, TrafficWindow, WindowHalf};
 use keiro_units::Instant;
 use std::time::Duration;
 
@@ -81,26 +81,26 @@ impl Application {
     }
 
     /// What is said of a forecast for it, enough of it having been seen.
-    fn judged(&self) -> Result<(), Invalid> {
+    fn judged(&self) -> Result<(), NoForecast> {
         let seen = self.seen();
-        let half = Half {
+        let half = WindowHalf {
             messages: 500,
             length_mean: seen.length_bytes,
             length_spread: Spread::new(seen.length_variation.powi(2)).unwrap(),
         };
-        let evidence = Evidence {
+        let window = TrafficWindow {
             halves: [half; 2],
             interval_spread: Spread::new(seen.interval_variation.powi(2)).unwrap(),
             together: seen.together,
         };
-        evidence.judge(0.5)
+        window.check(0.5)
     }
 
     fn is_bursty(&self) -> bool {
         let judged = self.judged();
         matches!(
             judged,
-            Err(Invalid::Bursty { .. } | Invalid::Together { .. })
+            Err(NoForecast::Bursty { .. } | NoForecast::Together { .. })
         )
     }
 }

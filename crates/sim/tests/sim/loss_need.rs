@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use keiro_core::{AggregationConfig, AggregationMode, Event};
 use keiro_link::Loss;
-use keiro_planner::steer::{LossOf, PlanMode};
+use keiro_planner::steer::{LossUnit, PlanMode};
 use keiro_sim::{
     Arrivals, Change, GatewayPair, Length, PathDirection, PathSpec, Report, Scenario, ScenarioEvent,
 };
@@ -96,8 +96,8 @@ fn run(
         interval: SECOND / sent.per_second,
         latency_target: sent.latency_target,
         loss: match sent.kind {
-            Kind::Plain => Some((probability(0.01), LossOf::Packets)),
-            Kind::Copied => Some((probability(0.01), LossOf::Aggregates)),
+            Kind::Plain => Some((probability(0.01), LossUnit::Packets)),
+            Kind::Copied => Some((probability(0.01), LossUnit::Aggregates)),
             Kind::Message => None,
         },
     }]);

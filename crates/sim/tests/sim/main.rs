@@ -26,7 +26,7 @@ mod order;
 mod outcomes;
 mod overload;
 mod pacing;
-mod path_death;
+mod path_outage;
 mod path_selection;
 mod plan_loop;
 mod properties;

@@ -13,7 +13,7 @@ use keiro_planner::{
         incumbent::{Allowed, AppId, PathId, Settings},
     },
     steer::{
-        BackupPaths, LossOf, PathChoice, PathHoldDown, PlanMode, PreferredPaths, SteeredApp,
+        BackupPaths, LossUnit, PathChoice, PathHoldDown, PlanMode, PreferredPaths, SteeredApp,
         TrackedPath, eligible_paths, path_spec, plan_moves, probation_paths, tolerable_paths,
     },
 };
@@ -29,7 +29,7 @@ pub(crate) struct App {
     pub(crate) interval: Duration,
     pub(crate) latency_target: Option<Duration>,
     /// The part that may be lost, and of what; `None`: losses are repaired.
-    pub(crate) loss: Option<(Probability, LossOf)>,
+    pub(crate) loss: Option<(Probability, LossUnit)>,
 }
 
 pub(crate) struct Loop {
@@ -38,7 +38,7 @@ pub(crate) struct Loop {
     up: BTreeMap<PathId, PathHoldDown>,
     steered_apps: Vec<SteeredApp>,
     /// One for each of them.
-    losses: Vec<Option<(Probability, LossOf)>>,
+    losses: Vec<Option<(Probability, LossUnit)>>,
     preferred_paths: PreferredPaths<AppId, PathId>,
     backup_paths: BackupPaths<AppId, PathId>,
     pub(crate) plans: usize,
@@ -145,7 +145,7 @@ impl Loop {
         }
         let (before, after) = (ends(&self.up), ends(&up));
         self.backup_paths
-            .expect(&before, &after, |_| Peer, &mut now);
+            .apply_failover(&before, &after, |_| Peer, &mut now);
         self.up = up;
         for (steered_app, loss) in self.steered_apps.iter_mut().zip(&self.losses) {
             steered_app.path = now.get(&steered_app.id).copied();
@@ -176,16 +176,16 @@ impl Loop {
         let settings = Settings::default();
         let arrangement =
             plan_moves(settings, &specs, &self.steered_apps, plan_mode, budget).unwrap();
-        let places = arrangement.places();
-        let without = |path| arrangement.without(path, budget);
+        let places = arrangement.assignment();
+        let without = |path| arrangement.moves_without(path, budget);
         self.backup_paths = BackupPaths::find(places.clone(), &paths, without);
         for (app, steered_app) in self.steered_apps.iter().enumerate() {
             let planned = places.get(&steered_app.id).copied();
-            let refuge = planned.and_then(|at| self.backup_paths.backup(steered_app.id, at));
+            let backup = planned.and_then(|at| self.backup_paths.backup(steered_app.id, at));
             let first = planned.or(self.preferred_paths.of(&steered_app.id).copied());
             let mut order: Vec<PathId> = Vec::new();
             let all = (0..).map(PathId).take(self.paths.len());
-            for path in first.into_iter().chain(refuge).chain(all) {
+            for path in first.into_iter().chain(backup).chain(all) {
                 if !order.contains(&path) {
                     order.push(path);
                 }

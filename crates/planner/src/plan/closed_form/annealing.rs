@@ -1,7 +1,7 @@
 //! Simulated annealing: moves and exchanges, and worse ones too as long as it is warm.
 //!
 //! An unmet latency target has a price here, so that the way to a better assignment may lead through one in
-//! which more are unmet: narrow demands fill paths to the brim, and from one such assignment to the
+//! which more are unmet: narrow latency targets fill paths to the brim, and from one such assignment to the
 //! next there is often no other way. Kept is the best that was met, unmet latency targets counted first.
 //!
 //! All in floating point, unrounded; chance is a fixed sequence.

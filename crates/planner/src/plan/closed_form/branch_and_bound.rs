@@ -56,12 +56,12 @@ struct Walk<'a> {
     order: Vec<usize>,
     /// By position in the order: the application before it that is equal to it.
     twins: Vec<Option<usize>>,
-    aim: Goal,
+    goal: Goal,
     best: &'a mut Best,
 }
 
 impl<'a> Walk<'a> {
-    fn new(loads: &'a Loads, order: Vec<usize>, aim: Goal, best: &'a mut Best) -> Self {
+    fn new(loads: &'a Loads, order: Vec<usize>, goal: Goal, best: &'a mut Best) -> Self {
         let twins = order.iter().enumerate().map(|(position, &app)| {
             let mut before = order[..position].iter().rev();
             before
@@ -73,7 +73,7 @@ impl<'a> Walk<'a> {
             state: Assignment::empty(loads),
             twins: twins.collect(),
             order,
-            aim,
+            goal,
             best,
         }
     }
@@ -82,11 +82,11 @@ impl<'a> Walk<'a> {
     fn descend(&mut self, position: usize, meter: &mut Meter) -> Result<(), BudgetSpent> {
         let total = self.state.total();
         let Some(&app) = self.order.get(position) else {
-            if !self.is_hopeless(total) {
+            if !self.is_pruned(total) {
                 self.best.cost = total;
                 self.best.assignment = self.state.assignment();
-                if self.aim == Goal::First {
-                    self.aim = Goal::Done;
+                if self.goal == Goal::First {
+                    self.goal = Goal::Done;
                 }
             }
             return Ok(());
@@ -104,13 +104,13 @@ impl<'a> Walk<'a> {
             }
             let before = self.state.cost(path);
             let cost = self.state.cost_after(path, None, Some(app), meter);
-            if self.is_hopeless(total - before + cost) {
+            if self.is_pruned(total - before + cost) {
                 continue;
             }
             self.state.put_at(app, path, cost);
             self.descend(position + 1, meter)?;
             self.state.take_at(app, before);
-            if self.aim == Goal::Done {
+            if self.goal == Goal::Done {
                 return Ok(());
             }
         }
@@ -118,8 +118,8 @@ impl<'a> Walk<'a> {
     }
 
     /// Whether nothing that costs at least `bound` is wanted.
-    fn is_hopeless(&self, bound: Cost) -> bool {
-        match self.aim {
+    fn is_pruned(&self, bound: Cost) -> bool {
+        match self.goal {
             Goal::Less => bound >= self.best.cost,
             Goal::First => bound > self.best.cost,
             Goal::Done => true,
@@ -145,7 +145,7 @@ impl<'a> Walk<'a> {
                 delay: bound.delay.saturating_sub(self.rounding()),
                 ..bound
             };
-            if self.is_hopeless(loosened) {
+            if self.is_pruned(loosened) {
                 return false;
             }
         }

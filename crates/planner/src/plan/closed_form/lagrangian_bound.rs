@@ -19,7 +19,7 @@ use super::{
     assignment::Assignment,
     descent,
     loads::{Cost, Loads},
-    path_bound::{Effort, Parts, PathBound, PathBounder, Prices, Rules},
+    path_bound::{DualPrices, Exclusions, PathBound, PathBounder, Precision, ScoreParts},
 };
 use crate::delay::Saturation;
 
@@ -32,36 +32,36 @@ pub(super) fn work(loads: &Loads) -> u64 {
 const ROUNDS: u64 = 60;
 
 /// The most work of a round.
-fn units(loads: &Loads, effort: Effort) -> u64 {
-    (loads.apps() * loads.paths() * (effort.kept + 2 * effort.halvings)) as u64
+fn units(loads: &Loads, precision: Precision) -> u64 {
+    (loads.apps() * loads.paths() * (precision.kept + 2 * precision.halvings)) as u64
 }
 
 /// A bound on the cost of every assignment; may make `best` better.
 pub(super) fn bound(best: &mut Assignment<'_>, meter: &mut Meter) -> Cost {
     let mut ascent = Ascent::new(best);
     let mut bound = Cost {
-        unmet: ascent.chooser.hopeless() as u32,
+        unmet: ascent.chooser.never_met() as u32,
         ..Cost::default()
     };
     if bound.unmet < ascent.found().unmet {
-        bound.unmet = bound.unmet.max(count(ascent.climb(Goal::Unmet, meter)));
+        bound.unmet = bound.unmet.max(count(ascent.maximize(Goal::Unmet, meter)));
     }
     if bound.unmet < ascent.found().unmet {
         return bound;
     }
     if ascent.found().overloaded > 0 {
-        bound.overloaded = count(ascent.climb(Goal::Overloaded, meter));
+        bound.overloaded = count(ascent.maximize(Goal::Overloaded, meter));
     }
     if bound.overloaded < ascent.found().overloaded {
         return bound;
     }
     if ascent.found().lateness > 0 {
-        bound.lateness = nanos(ascent.climb(Goal::Lateness, meter));
+        bound.lateness = nanos(ascent.maximize(Goal::Lateness, meter));
     }
     if bound.lateness < ascent.found().lateness {
         return bound;
     }
-    bound.delay = nanos(ascent.climb(Goal::Delay, meter));
+    bound.delay = nanos(ascent.maximize(Goal::Delay, meter));
     bound
 }
 
@@ -92,21 +92,21 @@ struct Ascent<'b, 'a> {
 }
 
 /// What all paths answer to prices.
-struct Round {
+struct DualPoint {
     value: f64,
-    slope: Slope,
+    subgradient: Subgradient,
     /// By path and application: which part of it is served there.
     served: Vec<Vec<f64>>,
 }
 
 /// How a bound changes with the prices.
 #[derive(Clone)]
-struct Slope {
+struct Subgradient {
     apps: Vec<f64>,
-    parts: Parts,
+    parts: ScoreParts,
 }
 
-impl Slope {
+impl Subgradient {
     /// The direction to go, with a part of the last one where the two disagree, so that the way
     /// does not zigzag (Camerini, Fratta and Maffioli 1975).
     fn deflected(&self, last: Option<&Self>) -> Self {
@@ -133,11 +133,11 @@ impl Slope {
 const LAST_STRIDE: f64 = 0.03;
 
 /// How finely paths are asked while prices are looked for, and once for the bound in the end.
-const COARSE: Effort = Effort {
+const COARSE: Precision = Precision {
     halvings: 4,
     kept: 10,
 };
-const FINE: Effort = Effort {
+const FINE: Precision = Precision {
     halvings: 40,
     kept: 40,
 };
@@ -177,31 +177,31 @@ impl<'b, 'a> Ascent<'b, 'a> {
     }
 
     /// A bound on one part of the score, where those before it are as good as found.
-    fn climb(&mut self, goal: Goal, meter: &mut Meter) -> f64 {
+    fn maximize(&mut self, goal: Goal, meter: &mut Meter) -> f64 {
         let (mut prices, mut here) = self.start(goal, meter);
         let mut best = (here.value, prices.clone());
-        let mut course: Option<Slope> = None;
+        let mut course: Option<Subgradient> = None;
         let rounds_left =
             meter.limit().saturating_sub(meter.work()) / units(self.best.loads(), COARSE).max(1);
         let decay = LAST_STRIDE.powf(1.0 / rounds_left.max(1) as f64);
         let mut stride = 1.0;
         let mut usual = here.served.clone();
         for round in 1_u32.. {
-            let target = part(&Parts::from(self.found()), goal);
+            let target = part(&ScoreParts::from(self.found()), goal);
             let is_closed = match goal {
                 // A whole number: the bound need not reach it, but pass the one before.
                 Goal::Unmet | Goal::Overloaded => f64::from(count(best.0)) >= target,
                 Goal::Lateness | Goal::Delay => best.0 >= target,
             };
-            let is_level = here.slope.apps.iter().all(|&slope| slope == 0.0);
+            let is_level = here.subgradient.apps.iter().all(|&slope| slope == 0.0);
             if is_closed
                 || is_level
                 || meter.work() + units(self.best.loads(), FINE) >= meter.limit()
             {
                 break;
             }
-            let next = here.slope.deflected(course.as_ref());
-            let found = Parts::from(self.found());
+            let next = here.subgradient.deflected(course.as_ref());
+            let found = ScoreParts::from(self.found());
             prices.advance(&next, stride * (target - here.value), &found);
             course = Some(next);
             stride *= decay;
@@ -219,13 +219,13 @@ impl<'b, 'a> Ascent<'b, 'a> {
             }
         }
         let finely = self.round(&best.1, goal, FINE, meter);
-        let found = Parts::from(self.found());
+        let found = ScoreParts::from(self.found());
         best.0.max(finely.value).max(0.0).min(part(&found, goal))
     }
 
     /// The better of two first guesses: what every application costs now, or what it would cost
     /// alone. The latter is a bound by itself.
-    fn start(&mut self, goal: Goal, meter: &mut Meter) -> (Prices, Round) {
+    fn start(&mut self, goal: Goal, meter: &mut Meter) -> (DualPrices, DualPoint) {
         let [now, alone] = [self.prices_now(goal), self.prices_alone(goal)].map(|prices| {
             let round = self.round(&prices, goal, COARSE, meter);
             (prices, round)
@@ -237,17 +237,17 @@ impl<'b, 'a> Ascent<'b, 'a> {
         }
     }
 
-    fn rules(&self, goal: Goal, found: &Parts) -> Rules {
-        Rules {
-            all_met: goal > Goal::Unmet && found.unmet as usize == self.chooser.hopeless(),
+    fn exclusions(&self, goal: Goal, found: &ScoreParts) -> Exclusions {
+        Exclusions {
+            all_met: goal > Goal::Unmet && found.unmet as usize == self.chooser.never_met(),
             no_overload: goal > Goal::Overloaded && found.overloaded == 0.0,
         }
     }
 
     /// What each application costs now, and makes others cost.
-    fn prices_now(&self, goal: Goal) -> Prices {
+    fn prices_now(&self, goal: Goal) -> DualPrices {
         let loads = self.best.loads();
-        let mut prices = Prices::of(goal, loads.apps());
+        let mut prices = DualPrices::of(goal, loads.apps());
         if goal == Goal::Unmet {
             // If as many are met as found, and those are the smallest, the largest of them sets
             // the price of bandwidth.
@@ -263,7 +263,7 @@ impl<'b, 'a> Ascent<'b, 'a> {
         for path in 0..loads.paths() {
             let members = self.best.members(path);
             let load = self.best.load(path);
-            let own = |member: usize| Parts::from(loads.cost(path, member, load));
+            let own = |member: usize| ScoreParts::from(loads.cost(path, member, load));
             let crowding: f64 = members
                 .iter()
                 .filter(|&&member| match goal {
@@ -282,52 +282,66 @@ impl<'b, 'a> Ascent<'b, 'a> {
     }
 
     /// The least that each application costs alone on a path.
-    fn prices_alone(&self, goal: Goal) -> Prices {
+    fn prices_alone(&self, goal: Goal) -> DualPrices {
         let loads = self.best.loads();
-        let mut prices = Prices::of(goal, loads.apps());
+        let mut prices = DualPrices::of(goal, loads.apps());
         for (app, price) in prices.apps.iter_mut().enumerate() {
             *price = (0..loads.paths())
-                .map(|path| part(&Parts::from(loads.cost(path, app, loads.rate(app))), goal))
+                .map(|path| {
+                    part(
+                        &ScoreParts::from(loads.cost(path, app, loads.rate(app))),
+                        goal,
+                    )
+                })
                 .fold(f64::INFINITY, f64::min);
         }
         prices
     }
 
     /// Asks every path.
-    fn round(&mut self, prices: &Prices, goal: Goal, effort: Effort, meter: &mut Meter) -> Round {
-        let found = Parts::from(self.found());
-        let rules = self.rules(goal, &found);
-        let mut used = Parts::default();
-        let mut round = Round {
+    fn round(
+        &mut self,
+        prices: &DualPrices,
+        goal: Goal,
+        precision: Precision,
+        meter: &mut Meter,
+    ) -> DualPoint {
+        let found = ScoreParts::from(self.found());
+        let exclusions = self.exclusions(goal, &found);
+        let mut used = ScoreParts::default();
+        let mut round = DualPoint {
             value: prices.apps.iter().sum(),
-            slope: Slope {
+            subgradient: Subgradient {
                 apps: vec![1.0; prices.apps.len()],
-                parts: Parts::default(),
+                parts: ScoreParts::default(),
             },
             served: Vec::with_capacity(self.best.loads().paths()),
         };
         let mut offers = Vec::with_capacity(self.best.loads().paths());
         for path in 0..self.best.loads().paths() {
-            offers.push(self.chooser.choose(path, prices, rules, effort, meter));
+            offers.push(
+                self.chooser
+                    .choose(path, prices, exclusions, precision, meter),
+            );
         }
         if goal == Goal::Unmet && self.must_overload {
-            round.value += sacrifice(&mut offers, prices);
+            round.value += overload_gain(&mut offers, prices);
         }
         for offer in offers {
             round.value += offer.cost;
             used.add(&offer.used, 1.0);
-            for (slope, served) in round.slope.apps.iter_mut().zip(&offer.served) {
+            for (slope, served) in round.subgradient.apps.iter_mut().zip(&offer.served) {
                 *slope -= served;
             }
             round.served.push(offer.served);
         }
         // Conditions on the parts before the goal: each is priced by how far it is exceeded.
-        let slope = &mut round.slope.parts;
-        if goal > Goal::Unmet && !rules.all_met {
+        let slope = &mut round.subgradient.parts;
+        if goal > Goal::Unmet && !exclusions.all_met {
             round.value -= prices.parts.unmet * found.unmet;
             slope.unmet = used.unmet - found.unmet;
         }
-        if goal > Goal::Overloaded && !rules.no_overload {
+        if goal > Goal::Overloaded && !exclusions.no_overload {
             round.value -= prices.parts.overloaded * found.overloaded;
             slope.overloaded = used.overloaded - found.overloaded;
         }
@@ -376,7 +390,7 @@ impl<'b, 'a> Ascent<'b, 'a> {
 /// Where all applications together are more than all paths carry, one path at least is overloaded,
 /// and every application on it unmet: the path that gains least otherwise becomes that one. What that adds
 /// to the bound.
-fn sacrifice(offers: &mut [PathBound], prices: &Prices) -> f64 {
+fn overload_gain(offers: &mut [PathBound], prices: &DualPrices) -> f64 {
     // On it every application gains that pays more than being unmet costs.
     let gain = |price: &f64| (prices.parts.unmet - price).min(0.0);
     let beyond: f64 = prices.apps.iter().map(gain).sum();
@@ -393,7 +407,7 @@ fn sacrifice(offers: &mut [PathBound], prices: &Prices) -> f64 {
     added
 }
 
-fn part(parts: &Parts, goal: Goal) -> f64 {
+fn part(parts: &ScoreParts, goal: Goal) -> f64 {
     match goal {
         Goal::Unmet => parts.unmet,
         Goal::Overloaded => parts.overloaded,
@@ -402,10 +416,10 @@ fn part(parts: &Parts, goal: Goal) -> f64 {
     }
 }
 
-impl Prices {
+impl DualPrices {
     /// One for the goal, nothing for anything else.
     fn of(goal: Goal, apps: usize) -> Self {
-        let mut parts = Parts::default();
+        let mut parts = ScoreParts::default();
         match goal {
             Goal::Unmet => parts.unmet = 1.0,
             Goal::Overloaded => parts.overloaded = 1.0,
@@ -419,7 +433,7 @@ impl Prices {
     }
 
     /// A step uphill that would gain `gain` if the slope stayed the same.
-    fn advance(&mut self, slope: &Slope, gain: f64, found: &Parts) {
+    fn advance(&mut self, slope: &Subgradient, gain: f64, found: &ScoreParts) {
         // Lateness is counted in units of what was found, so that it weighs like a count.
         let lateness_unit = found.lateness.max(1.0);
         let lateness = slope.parts.lateness / lateness_unit;

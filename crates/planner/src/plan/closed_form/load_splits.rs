@@ -1,9 +1,9 @@
-//! Where to start from: how all the load could be spread over the paths.
+//! Where to start from: how all the load could be split over the paths.
 //!
-//! Local search stays near the spread that it starts from. With the load of every path given, an
+//! Local search stays near the split that it starts from. With the load of every path given, an
 //! application costs a known delay on each, and what is left is to fill the paths: a generalised
 //! assignment problem, which prices of room, one per path, bound and nearly solve (Lagrangian
-//! relaxation). That is so little work that many spreads can be tried; those with the least bounds
+//! relaxation). That is so little work that many splits can be tried; those with the least bounds
 //! are made into assignments.
 
 use super::{
@@ -13,7 +13,7 @@ use super::{
 use crate::delay::Saturation;
 
 /// At most `count` assignments, the most promising first, none like another; none at all where
-/// there are too many paths, or too little work allowed, to try enough spreads.
+/// there are too many paths, or too little work allowed, to try enough splits.
 pub(super) fn starting_points(loads: &Loads, count: usize, meter: &mut Meter) -> Vec<Vec<usize>> {
     let paths = loads.paths();
     let round = round_work(loads);
@@ -29,24 +29,24 @@ pub(super) fn starting_points(loads: &Loads, count: usize, meter: &mut Meter) ->
         .last();
     match levels {
         Some(levels) if levels >= LEVELS_MIN => {
-            let mut spreads = Spreads::new(loads, levels as usize);
-            spreads.try_all(meter);
-            spreads.starts(count)
+            let mut splits = LoadSplits::new(loads, levels as usize);
+            splits.try_all(meter);
+            splits.starts(count)
         }
         _ => Vec::new(),
     }
 }
 
-/// With more paths there would be too many spreads.
+/// With more paths there would be too many splits.
 const PATHS_MAX: usize = 6;
 
-/// Spreads tried at most, by the levels of every path but the widest, and how many these must be
+/// Splits tried at most, by the levels of every path but the widest, and how many these must be
 /// and may be.
 const TRIES_MAX: u64 = 1_000;
 const LEVELS_MIN: u64 = 3;
 const LEVELS_MAX: u64 = 64;
 
-/// Rounds in which the prices of a spread are found, starting from those of its neighbour.
+/// Rounds in which the prices of a split are found, starting from those of its neighbour.
 const ROUNDS: u64 = 8;
 
 /// Each round's step is this part of the one before.
@@ -65,7 +65,7 @@ fn round_work(loads: &Loads) -> u64 {
     (loads.apps() * loads.paths()).div_ceil(8) as u64
 }
 
-struct Spreads<'a> {
+struct LoadSplits<'a> {
     loads: &'a Loads,
     /// In bit/s.
     rates: Vec<f64>,
@@ -76,7 +76,7 @@ struct Spreads<'a> {
     widest: usize,
     /// The other paths, with their levels from the lowest.
     others: Vec<(usize, Vec<Level>)>,
-    tried: Vec<Spread>,
+    tried: Vec<LoadSplit>,
 }
 
 /// A load of a path, and what each application costs there then, in nanoseconds.
@@ -85,7 +85,7 @@ struct Level {
     costs: Vec<f64>,
 }
 
-struct Spread {
+struct LoadSplit {
     /// In nanoseconds.
     bound: f64,
     /// By path: what room costs there, in nanoseconds per bit/s.
@@ -93,7 +93,7 @@ struct Spread {
     assignment: Vec<usize>,
 }
 
-impl<'a> Spreads<'a> {
+impl<'a> LoadSplits<'a> {
     fn new(loads: &'a Loads, level_count: usize) -> Self {
         let paths = 0..loads.paths();
         let rates: Vec<f64> = (0..loads.apps())
@@ -101,7 +101,7 @@ impl<'a> Spreads<'a> {
             .collect();
         let widest = paths.clone().max_by_key(|&path| loads.path(path).bandwidth);
         let widest = widest.expect("there are paths");
-        let mut spreads = Self {
+        let mut splits = Self {
             loads,
             rate_sum: rates.iter().sum(),
             rates,
@@ -113,24 +113,24 @@ impl<'a> Spreads<'a> {
         let half_full = |app: usize| {
             let costs = paths.clone().map(|path| {
                 let load = loads.path(path).bandwidth as f64 / 2.0;
-                spreads.cost(path, app, load)
+                splits.cost(path, app, load)
             });
             costs.fold(f64::INFINITY, f64::min)
         };
         let sum: f64 = (0..loads.apps()).map(half_full).sum();
-        spreads.unmet_cost = UNMET * sum / loads.apps() as f64;
+        splits.unmet_cost = UNMET * sum / loads.apps() as f64;
         let levels = |path: usize| {
             let bandwidth = loads.path(path).bandwidth as f64;
             let levels = (0..level_count).map(|level| {
                 // Denser towards the bandwidth, where delays rise.
                 let part = 1.0 - level as f64 / level_count as f64;
-                spreads.level(path, bandwidth * FULL * (1.0 - part * part))
+                splits.level(path, bandwidth * FULL * (1.0 - part * part))
             });
             (path, levels.collect())
         };
         let others = paths.clone().filter(|&path| path != widest);
-        spreads.others = others.map(levels).collect();
-        spreads
+        splits.others = others.map(levels).collect();
+        splits
     }
 
     fn level(&self, path: usize, load: f64) -> Level {
@@ -153,14 +153,14 @@ impl<'a> Spreads<'a> {
         rounded(spec.delay_nanos) + transfer + if is_met { 0.0 } else { self.unmet_cost }
     }
 
-    /// Goes through all spreads, from each to a neighbour.
+    /// Goes through all splits, from each to a neighbour.
     fn try_all(&mut self, meter: &mut Meter) {
         let mut prices = vec![0.0; self.loads.paths()];
         let mut levels = vec![0; self.others.len()];
         while !meter.is_spent() {
-            if let Some(spread) = self.spread(&levels, &prices, meter) {
-                prices.clone_from(&spread.prices);
-                self.tried.push(spread);
+            if let Some(split) = self.split(&levels, &prices, meter) {
+                prices.clone_from(&split.prices);
+                self.tried.push(split);
             }
             let mut turning = (0..levels.len()).rev();
             let Some(next) = turning.find(|&index| levels[index] + 1 < self.others[index].1.len())
@@ -172,8 +172,8 @@ impl<'a> Spreads<'a> {
         }
     }
 
-    /// The spread with these levels; `None` if the widest path cannot take the rest.
-    fn spread(&self, levels: &[usize], prices: &[f64], meter: &mut Meter) -> Option<Spread> {
+    /// The split with these levels; `None` if the widest path cannot take the rest.
+    fn split(&self, levels: &[usize], prices: &[f64], meter: &mut Meter) -> Option<LoadSplit> {
         let levels = self.others.iter().zip(levels);
         let mut chosen: Vec<(usize, &Level)> = levels
             .map(|((path, levels), &level)| (*path, &levels[level]))
@@ -189,14 +189,14 @@ impl<'a> Spreads<'a> {
         let chosen: Vec<&Level> = chosen.into_iter().map(|(_, level)| level).collect();
 
         let mut prices = prices.to_vec();
-        let mut best: Option<Spread> = None;
+        let mut best: Option<LoadSplit> = None;
         // That much more load than room, and a typical application would rather be unmet.
         let mut step = 0.3 * self.unmet_cost * self.rates.len() as f64 / self.rate_sum.max(1.0);
         for _ in 0..ROUNDS {
             meter.spend(round_work(self.loads));
             let (bound, used, assignment) = self.choose(&chosen, &prices);
             if best.as_ref().is_none_or(|best| bound > best.bound) {
-                best = Some(Spread {
+                best = Some(LoadSplit {
                     bound,
                     prices: prices.clone(),
                     assignment,
@@ -237,7 +237,7 @@ impl<'a> Spreads<'a> {
         self.tried.sort_by(|a, b| a.bound.total_cmp(&b.bound));
         let mut starts: Vec<Vec<usize>> = Vec::with_capacity(count);
         let unlike = UNLIKE.min(self.rates.len() / 3).max(1);
-        for Spread { assignment, .. } in self.tried {
+        for LoadSplit { assignment, .. } in self.tried {
             let differs = |start: &Vec<usize>| {
                 let places = start.iter().zip(&assignment);
                 places.filter(|(one, other)| one != other).count() >= unlike

@@ -44,7 +44,7 @@ pub(super) struct App {
     pub(super) rate: u64,
     /// L in 10^-9 bit: over bit/s it is nanoseconds.
     pub(super) length: u128,
-    /// The loosened demand; `None` without one.
+    /// The loosened latency target; `None` without one.
     pub(super) latency_target_nanos: Option<u128>,
 }
 

@@ -1,9 +1,9 @@
-//! Iterated local search: a few applications are thrown elsewhere, or some of a path's members all
+//! Iterated local search: a few applications are moved at random, or some of a path's members all
 //! at once, and what follows is improved by moves and exchanges between the paths that changed; what
 //! is not worse is kept.
 //!
 //! All in floating point, unrounded, on arrays by path: a path's cost takes a few nanoseconds per
-//! member. The throws are drawn from a fixed sequence, so the same question gets the same answer.
+//! member. The perturbations are drawn from a fixed sequence, so the same question gets the same answer.
 
 use super::{
     Meter,
@@ -22,29 +22,29 @@ pub(super) enum Goal {
 }
 
 /// Improves `state` until the meter is spent, or no more targets can be met if that is the goal.
-pub(super) fn run(state: &mut Assignment<'_>, aim: Goal, meter: &mut Meter) {
+pub(super) fn run(state: &mut Assignment<'_>, goal: Goal, meter: &mut Meter) {
     let loads = state.loads();
     // As printed, eq. 3 lets an overloaded path serve: rare, and not for this.
     if loads.saturation() != Saturation::Refused || loads.paths() < 2 || loads.apps() < 2 {
         return;
     }
-    let problem = Table::new(loads, aim);
-    let least = match aim {
-        Goal::Fewer => problem.hopeless() as i32,
+    let problem = Table::new(loads, goal);
+    let least = match goal {
+        Goal::Fewer => problem.never_met() as i32,
         Goal::Best => -1,
     };
     if state.total().unmet as i32 <= least {
         return;
     }
     let mut draws = Random::new();
-    let mut current = Places::new(&problem, &state.assignment());
+    let mut current = Members::new(&problem, &state.assignment());
     let mut best = current.clone();
     let mut trial = current.clone();
     let mut stale = 0;
     while !meter.is_spent() && best.total().unmet > least {
         trial.clone_from(&current);
-        trial.throw(&mut draws, meter);
-        trial.settle(meter);
+        trial.perturb(&mut draws, meter);
+        trial.descend(meter);
         let total = trial.total();
         if total.is_below(&best.total()) {
             best.clone_from(&trial);
@@ -52,7 +52,7 @@ pub(super) fn run(state: &mut Assignment<'_>, aim: Goal, meter: &mut Meter) {
         } else {
             stale += 1;
         }
-        if total.is_near(&current.total(), &best.total()) {
+        if total.is_accepted_over(&current.total(), &best.total()) {
             std::mem::swap(&mut current, &mut trial);
         }
         if stale > STALE_MAX {
@@ -66,10 +66,10 @@ pub(super) fn run(state: &mut Assignment<'_>, aim: Goal, meter: &mut Meter) {
     }
 }
 
-/// Any applications thrown at once, at least and at most.
+/// Applications moved at random at once, at least and at most.
 const THROWN: [u64; 2] = [2, 5];
 
-/// With more applications than this only a few are thrown: it takes long to find places for more.
+/// With more applications than this only a few are moved: it takes long to find places for more.
 const DROPPING_APPS_MAX: usize = 64;
 
 /// Some of a path's members are a quarter of them, or two, three, or all.
@@ -105,7 +105,7 @@ struct App {
     /// In nanoseconds; infinite without one.
     latency_target: f64,
     /// Whether it is unmet even alone on any path.
-    hopeless: bool,
+    never_met: bool,
 }
 
 struct Path {
@@ -113,7 +113,7 @@ struct Path {
     /// In nanoseconds.
     delay: f64,
     /// By application: the largest load with which it is met, plus one; zero if none is.
-    bears: Vec<u64>,
+    load_limit: Vec<u64>,
 }
 
 /// Cost in the order of importance; times in nanoseconds.
@@ -130,8 +130,8 @@ struct Tally {
 struct Member {
     app: usize,
     rate: u64,
-    bears: u64,
-    hopeless: bool,
+    load_limit: u64,
+    never_met: bool,
     rate_rounded: f64,
     length: f64,
     latency_target: f64,
@@ -151,14 +151,14 @@ struct PathMembers {
     changed: bool,
 }
 
-struct Places<'a> {
+struct Members<'a> {
     table: &'a Table,
     paths: Vec<PathMembers>,
     place: Vec<usize>,
 }
 
 impl Table {
-    fn new(loads: &Loads, aim: Goal) -> Self {
+    fn new(loads: &Loads, goal: Goal) -> Self {
         let is_met = |app: usize, path: usize| {
             let limit = loads.limit(path, app);
             limit.is_some_and(|limit| limit >= loads.rate(app))
@@ -170,17 +170,17 @@ impl Table {
                 .app(app)
                 .latency_target_nanos
                 .map_or(f64::INFINITY, rounded),
-            hopeless: !(0..loads.paths()).any(|path| is_met(app, path)),
+            never_met: !(0..loads.paths()).any(|path| is_met(app, path)),
         });
         let paths = (0..loads.paths()).map(|path| Path {
             bandwidth: loads.path(path).bandwidth,
             delay: rounded(loads.path(path).delay_nanos),
-            bears: (0..loads.apps())
+            load_limit: (0..loads.apps())
                 .map(|app| loads.limit(path, app).map_or(0, |limit| limit + 1))
                 .collect(),
         });
         Self {
-            shortfall: match (aim, loads.order()) {
+            shortfall: match (goal, loads.order()) {
                 (Goal::Fewer, _) => Shortfall::Excess,
                 (Goal::Best, Order::LatenessFirst) => Shortfall::Lateness,
                 (Goal::Best, Order::DelayFirst) => Shortfall::None,
@@ -190,8 +190,8 @@ impl Table {
         }
     }
 
-    fn hopeless(&self) -> usize {
-        self.apps.iter().filter(|app| app.hopeless).count()
+    fn never_met(&self) -> usize {
+        self.apps.iter().filter(|app| app.never_met).count()
     }
 
     fn member(&self, path: usize, app: usize) -> Member {
@@ -199,8 +199,8 @@ impl Table {
         Member {
             app,
             rate: entry.rate,
-            bears: self.paths[path].bears[app],
-            hopeless: entry.hopeless,
+            load_limit: self.paths[path].load_limit[app],
+            never_met: entry.never_met,
             rate_rounded: entry.rate as f64,
             length: entry.length,
             latency_target: entry.latency_target,
@@ -235,7 +235,7 @@ impl Tally {
     }
 
     /// Whether to go on from here rather than from `current`.
-    fn is_near(&self, current: &Self, best: &Self) -> bool {
+    fn is_accepted_over(&self, current: &Self, best: &Self) -> bool {
         if !current.is_below(self) {
             return true;
         }
@@ -253,22 +253,22 @@ const NOTHING_SHORTFALL: f64 = 1e-6;
 /// Delays are rounded to nanoseconds in the end.
 const NOTHING_NANOS: f64 = 0.5;
 
-impl<'a> Places<'a> {
+impl<'a> Members<'a> {
     fn new(table: &'a Table, assignment: &[usize]) -> Self {
-        let mut places = Self {
+        let mut state = Self {
             table,
             paths: table.paths.iter().map(|_| PathMembers::default()).collect(),
             place: assignment.to_vec(),
         };
         for (app, &path) in assignment.iter().enumerate() {
             let member = table.member(path, app);
-            places.paths[path].members.push(member);
-            places.paths[path].load += member.rate;
+            state.paths[path].members.push(member);
+            state.paths[path].load += member.rate;
         }
-        for path in 0..places.paths.len() {
-            places.renew(path);
+        for path in 0..state.paths.len() {
+            state.renew(path);
         }
-        places
+        state
     }
 
     fn clone_from(&mut self, other: &Self) {
@@ -288,15 +288,15 @@ impl<'a> Places<'a> {
     }
 
     /// Takes some applications and puts each on another path.
-    fn throw(&mut self, draws: &mut Random, meter: &mut Meter) {
+    fn perturb(&mut self, draws: &mut Random, meter: &mut Meter) {
         let kind = match self.place.len() {
             ..=DROPPING_APPS_MAX => draws.below(4),
             _ => 3,
         };
         match kind {
-            0 => self.drop_strict(draws),
-            1 => self.drop_some(draws),
-            _ => self.throw_any(draws),
+            0 => self.evict_strictest(draws),
+            1 => self.evict_some(draws),
+            _ => self.perturb_at_random(draws),
         }
         for path in 0..self.paths.len() {
             if self.paths[path].changed {
@@ -307,7 +307,7 @@ impl<'a> Places<'a> {
     }
 
     /// Any, to anywhere.
-    fn throw_any(&mut self, draws: &mut Random) {
+    fn perturb_at_random(&mut self, draws: &mut Random) {
         let span = (THROWN[1] - THROWN[0] + 1) as usize;
         let count = THROWN[0] as usize + draws.below(span);
         for _ in 0..count {
@@ -318,8 +318,8 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// A path's members that bear least, up to any of them: then it may take more.
-    fn drop_strict(&mut self, draws: &mut Random) {
+    /// A path's members with the lowest limits, up to any of them: then it may take more.
+    fn evict_strictest(&mut self, draws: &mut Random) {
         let path = draws.below(self.paths.len());
         let members = &self.paths[path].members;
         if members.is_empty() {
@@ -332,26 +332,26 @@ impl<'a> Places<'a> {
             .map(|member| member.app)
             .collect();
         for app in leaving {
-            self.drop(app);
+            self.evict(app);
         }
     }
 
     /// Some of a path's members, or all.
-    fn drop_some(&mut self, draws: &mut Random) {
+    fn evict_some(&mut self, draws: &mut Random) {
         let path = draws.below(self.paths.len());
         let part = draws.below(QUARTERS);
         let members = self.paths[path].members.iter().map(|member| member.app);
         let leaving: Vec<usize> = members.filter(|_| draws.below(QUARTERS) <= part).collect();
         for app in leaving {
-            self.drop(app);
+            self.evict(app);
         }
     }
 
-    /// To the other path with most room below what it bears there.
-    fn drop(&mut self, app: usize) {
+    /// To the other path with most room below its limit there.
+    fn evict(&mut self, app: usize) {
         let room = |path: usize| {
             let (spec, load) = (&self.table.paths[path], self.paths[path].load);
-            (spec.bears[app] as f64 - load as f64) / spec.bandwidth as f64
+            (spec.load_limit[app] as f64 - load as f64) / spec.bandwidth as f64
         };
         let others = (0..self.paths.len()).filter(|&path| path != self.place[app]);
         if let Some(to) = others.max_by(|&one, &other| room(one).total_cmp(&room(other))) {
@@ -379,7 +379,7 @@ impl<'a> Places<'a> {
     /// Computes what is kept about a path anew.
     fn renew(&mut self, path: usize) {
         let members = &mut self.paths[path].members;
-        members.sort_unstable_by_key(|member| (member.bears, member.app));
+        members.sort_unstable_by_key(|member| (member.load_limit, member.app));
         let cost = self.cost(path, self.paths[path].load, None, None);
         let place = &mut self.paths[path];
         place.cost = cost;
@@ -396,7 +396,7 @@ impl<'a> Places<'a> {
     }
 
     /// Moves and exchanges between two paths, one of which changed, as long as there are any.
-    fn settle(&mut self, meter: &mut Meter) {
+    fn descend(&mut self, meter: &mut Meter) {
         while let Some(path) = (0..self.paths.len()).find(|&path| self.paths[path].changed) {
             self.paths[path].changed = false;
             for other in (0..self.paths.len()).filter(|&other| other != path) {
@@ -453,8 +453,8 @@ impl<'a> Places<'a> {
         let load_there = other.load - rate(theirs) + rate(mine);
         let is_calm = one.cost.unmet == 0 && other.cost.unmet == 0;
         if is_calm
-            && !(self.bears(here, load_here, mine, theirs)
-                && self.bears(there, load_there, theirs, mine))
+            && !(self.all_met(here, load_here, mine, theirs)
+                && self.all_met(there, load_there, theirs, mine))
         {
             return false;
         }
@@ -511,22 +511,25 @@ impl<'a> Places<'a> {
     }
 
     /// Whether every application on a path without `out` and with `into` is met, `load` in all.
-    fn bears(&self, path: usize, load: u64, out: Option<&Member>, into: Option<&Member>) -> bool {
+    fn all_met(&self, path: usize, load: u64, out: Option<&Member>, into: Option<&Member>) -> bool {
         let members = &self.paths[path].members;
         let out = out.map(|member| member.app);
         let first = members.iter().find(|member| Some(member.app) != out);
-        first.is_none_or(|member| load < member.bears)
-            && into.is_none_or(|member| load < self.table.paths[path].bears[member.app])
+        first.is_none_or(|member| load < member.load_limit)
+            && into.is_none_or(|member| load < self.table.paths[path].load_limit[member.app])
     }
 
     /// How many are unmet on a path without `out` and with `into`, `load` in all.
     fn unmet(&self, path: usize, load: u64, out: Option<&Member>, into: Option<&Member>) -> i32 {
         let members = &self.paths[path].members;
-        let bears = &self.table.paths[path].bears;
-        let is_unmet =
-            |member: Option<&Member>| i32::from(member.is_some_and(|own| bears[own.app] <= load));
+        let load_limit = &self.table.paths[path].load_limit;
+        let is_unmet = |member: Option<&Member>| {
+            i32::from(member.is_some_and(|own| load_limit[own.app] <= load))
+        };
         // No application is met on an overloaded path.
-        let unmet = members.iter().take_while(|member| member.bears <= load);
+        let unmet = members
+            .iter()
+            .take_while(|member| member.load_limit <= load);
         unmet.count() as i32 - is_unmet(out) + is_unmet(into)
     }
 
@@ -542,8 +545,8 @@ impl<'a> Places<'a> {
         let out = out.map(|member| member.app);
         let members = self.paths[path].members.iter();
         let unmet = members
-            .take_while(|member| member.bears <= load)
-            .chain(into.iter().filter(|member| member.bears <= load))
+            .take_while(|member| member.load_limit <= load)
+            .chain(into.iter().filter(|member| member.load_limit <= load))
             .filter(|member| Some(member.app) != out);
         let spec = &self.table.paths[path];
         match self.table.shortfall {
@@ -558,9 +561,9 @@ impl<'a> Places<'a> {
                 unmet.map(late).sum()
             }
             Shortfall::Excess => {
-                let over = |member: &Member| (load - member.bears) as f64 + 1.0;
-                let hopeful = unmet.filter(|member| !member.hopeless);
-                hopeful.map(over).sum::<f64>() / spec.bandwidth as f64
+                let over = |member: &Member| (load - member.load_limit) as f64 + 1.0;
+                let late = unmet.filter(|member| !member.never_met);
+                late.map(over).sum::<f64>() / spec.bandwidth as f64
             }
         }
     }
@@ -611,7 +614,7 @@ impl<'a> Places<'a> {
         for member in members {
             let delay = spec.delay + member.length / (left + member.rate_rounded);
             tally.delay += delay;
-            if load >= member.bears {
+            if load >= member.load_limit {
                 tally.unmet += 1;
             }
         }
@@ -619,7 +622,7 @@ impl<'a> Places<'a> {
     }
 }
 
-impl Clone for Places<'_> {
+impl Clone for Members<'_> {
     fn clone(&self) -> Self {
         Self {
             table: self.table,

@@ -17,7 +17,7 @@ pub(super) mod random;
 
 pub(super) use loads::Loads;
 
-use super::{Plan, generic_search::Outcome};
+use super::{Plan, generic_search::SearchOutcome};
 use assignment::Assignment;
 use branch_and_bound::Best;
 use local_search::Goal;
@@ -37,7 +37,7 @@ const STARTS: usize = 32;
 const TREE_APPS_MAX: usize = 24;
 
 /// The best assignment within `budget`; `start` is a first one.
-pub(super) fn run(loads: &Loads, start: &Plan, budget: u64) -> Outcome {
+pub(super) fn run(loads: &Loads, start: &Plan, budget: u64) -> SearchOutcome {
     let part = |parts| budget / 16 * parts;
     let mut meter = Meter::new();
     let mut state = Assignment::of(loads, &start.assignment, &mut meter);
@@ -51,7 +51,7 @@ pub(super) fn run(loads: &Loads, start: &Plan, budget: u64) -> Outcome {
         if branch_and_bound::least(loads, &mut best, meter.until(part(TREE_ENDS))).is_ok() {
             // The cost is proven; what is left to find is who is first among equals.
             let complete = branch_and_bound::first(loads, &mut best, meter.until(budget)).is_ok();
-            return Outcome {
+            return SearchOutcome {
                 assignment: best.assignment,
                 bound: best.cost.into(),
                 complete,
@@ -83,7 +83,7 @@ pub(super) fn run(loads: &Loads, start: &Plan, budget: u64) -> Outcome {
     let bounded = meter.work() + bounding;
     let bound = lagrangian_bound::bound(&mut state, meter.until(bounded));
     local_search::run(&mut state, Goal::Best, meter.until(budget));
-    Outcome {
+    SearchOutcome {
         assignment: state.assignment(),
         bound: bound.into(),
         complete: false,

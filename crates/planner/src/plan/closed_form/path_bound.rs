@@ -20,7 +20,7 @@ use crate::delay::Saturation;
 
 /// What an application contributes to each part of the score, or what each part costs.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Parts {
+pub(super) struct ScoreParts {
     pub(super) unmet: f64,
     pub(super) overloaded: f64,
     /// In nanoseconds.
@@ -31,14 +31,14 @@ pub(super) struct Parts {
 
 /// What each application pays, and what each part of the score costs.
 #[derive(Clone, Debug)]
-pub(super) struct Prices {
+pub(super) struct DualPrices {
     pub(super) apps: Vec<f64>,
-    pub(super) parts: Parts,
+    pub(super) parts: ScoreParts,
 }
 
 /// What is forbidden rather than priced.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rules {
+pub(super) struct Exclusions {
     /// Applications that can be met must be.
     pub(super) all_met: bool,
     /// No path may be overloaded.
@@ -51,7 +51,7 @@ pub(super) struct PathBounder {
     paths: Vec<Path>,
     saturation: Saturation,
     options: Vec<Choice>,
-    fillers: Vec<Filler>,
+    items: Vec<KnapsackItem>,
     /// By path: where its loads were cut when it was last asked.
     cuts: Vec<Vec<f64>>,
 }
@@ -65,7 +65,7 @@ struct App {
     /// In nanoseconds; infinite without a latency target.
     latency_target: f64,
     /// Whether it is unmet even alone on any path.
-    hopeless: bool,
+    never_met: bool,
     /// 1/rate; without a rate, large enough to come first or last.
     per_rate: f64,
 }
@@ -88,7 +88,7 @@ pub(super) struct PathBound {
     /// By application: which part of it is served then.
     pub(super) served: Vec<f64>,
     /// What those served contribute to the score.
-    pub(super) used: Parts,
+    pub(super) used: ScoreParts,
 }
 
 /// An application that a path may serve.
@@ -106,7 +106,7 @@ struct Choice {
 
 /// The same, where only the cost per bit/s and the rate matter.
 #[derive(Clone, Copy, Debug)]
-struct Filler {
+struct KnapsackItem {
     ratio: f64,
     rate: f64,
 }
@@ -120,7 +120,7 @@ struct Interval {
 
 /// How finely a path's loads are cut.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Effort {
+pub(super) struct Precision {
     /// Intervals halved when a path is asked.
     pub(super) halvings: usize,
     /// Intervals kept from one time to the next.
@@ -148,7 +148,7 @@ impl PathBounder {
                 latency_target: spec
                     .latency_target_nanos
                     .map_or(f64::INFINITY, |nanos| nanos as f64),
-                hopeless: (0..loads.paths())
+                never_met: (0..loads.paths())
                     .all(|path| loads.limit(path, app).is_none_or(|limit| limit < spec.rate)),
                 per_rate: if spec.rate > 0 {
                     1.0 / spec.rate as f64
@@ -169,14 +169,14 @@ impl PathBounder {
             paths: paths.collect(),
             saturation: loads.saturation(),
             options: Vec::new(),
-            fillers: Vec::new(),
+            items: Vec::new(),
             cuts: vec![Vec::new(); loads.paths()],
         }
     }
 
     /// The applications that are unmet even alone on any path.
-    pub(super) fn hopeless(&self) -> usize {
-        self.apps.iter().filter(|app| app.hopeless).count()
+    pub(super) fn never_met(&self) -> usize {
+        self.apps.iter().filter(|app| app.never_met).count()
     }
 
     /// How an application's delay on a path grows with the load: nanoseconds per bit/s.
@@ -193,13 +193,13 @@ impl PathBounder {
     pub(super) fn choose(
         &mut self,
         path: usize,
-        prices: &Prices,
-        rules: Rules,
-        effort: Effort,
+        prices: &DualPrices,
+        exclusions: Exclusions,
+        precision: Precision,
         meter: &mut Meter,
     ) -> PathBound {
         let bandwidth = self.paths[path].bandwidth;
-        let beyond: &[f64] = match (self.saturation, rules.no_overload) {
+        let beyond: &[f64] = match (self.saturation, exclusions.no_overload) {
             (Saturation::Refused, true) => &[bandwidth],
             (Saturation::Refused, false) => &[bandwidth, f64::INFINITY],
             // An application that is most of the load itself is not overloaded here.
@@ -208,8 +208,8 @@ impl PathBounder {
         // Prices change little from one round to the next: the last round's cuts are a good start.
         let mut cuts = std::mem::take(&mut self.cuts[path]);
         let halvings = match cuts.len() {
-            0 => effort.halvings.max(effort.kept),
-            _ => effort.halvings,
+            0 => precision.halvings.max(precision.kept),
+            _ => precision.halvings,
         };
         let ends: Vec<f64> = [0.0].iter().chain(&cuts).chain(beyond).copied().collect();
         let mut intervals: Vec<(f64, Interval)> = Vec::with_capacity(ends.len() + halvings);
@@ -218,7 +218,10 @@ impl PathBounder {
                 low: ends[0],
                 high: ends[1],
             };
-            intervals.push((self.least(path, &interval, prices, rules, meter), interval));
+            intervals.push((
+                self.least(path, &interval, prices, exclusions, meter),
+                interval,
+            ));
         }
         for _ in 0..halvings {
             let best = most_promising(&intervals);
@@ -228,14 +231,14 @@ impl PathBounder {
             };
             // What bounds the whole bounds its parts.
             let [lower, upper] = halves.map(|half| {
-                let bound = self.least(path, &half, prices, rules, meter);
+                let bound = self.least(path, &half, prices, exclusions, meter);
                 (bound.max(least), half)
             });
             intervals[best] = lower;
             intervals.insert(best + 1, upper);
         }
         let (least, interval) = intervals[most_promising(&intervals)];
-        while intervals.len() > effort.kept {
+        while intervals.len() > precision.kept {
             // The two neighbours that promise least, of those below the bandwidth, become one.
             let pairs = intervals.windows(2).enumerate();
             let dullest = pairs
@@ -259,10 +262,10 @@ impl PathBounder {
         let mut offer = PathBound {
             cost: least.min(0.0),
             served: vec![0.0; self.apps.len()],
-            used: Parts::default(),
+            used: ScoreParts::default(),
         };
         if least < 0.0 {
-            self.serve(path, &interval, prices, rules, &mut offer);
+            self.serve(path, &interval, prices, exclusions, &mut offer);
         }
         offer
     }
@@ -272,12 +275,12 @@ impl PathBounder {
         &mut self,
         path: usize,
         interval: &Interval,
-        prices: &Prices,
-        rules: Rules,
+        prices: &DualPrices,
+        exclusions: Exclusions,
         meter: &mut Meter,
     ) -> f64 {
         meter.spend(self.apps.len() as u64);
-        self.prepare(path, interval, prices, rules);
+        self.prepare(path, interval, prices, exclusions);
         let bandwidth = self.paths[path].bandwidth;
         if interval.low >= bandwidth {
             return self.options.iter().map(|option| option.cost.min(0.0)).sum();
@@ -311,25 +314,31 @@ impl PathBounder {
             (true, room)
         };
         let options = self.options.iter();
-        let fillers = options.filter(|option| (option.cost < 0.0) == gains);
-        self.fillers.clear();
-        self.fillers.extend(fillers.map(|option| Filler {
+        let items = options.filter(|option| (option.cost < 0.0) == gains);
+        self.items.clear();
+        self.items.extend(items.map(|option| KnapsackItem {
             ratio: option.ratio,
             rate: option.rate,
         }));
-        room_price(&mut self.fillers, room)
+        room_price(&mut self.items, room)
     }
 
     /// Leaves in `options` the applications that `path` may serve with a load in `interval`, and for how much.
-    fn prepare(&mut self, path: usize, interval: &Interval, prices: &Prices, rules: Rules) {
+    fn prepare(
+        &mut self,
+        path: usize,
+        interval: &Interval,
+        prices: &DualPrices,
+        exclusions: Exclusions,
+    ) {
         if interval.low < self.paths[path].bandwidth {
-            self.prepare_finite(path, interval, prices, rules);
+            self.prepare_finite(path, interval, prices, exclusions);
             return;
         }
         let mut options = std::mem::take(&mut self.options);
         options.clear();
         let beyond = (0..self.apps.len()).filter_map(|index| {
-            let parts = self.parts_beyond(path, index, interval, prices, rules)?;
+            let parts = self.parts_beyond(path, index, interval, prices, exclusions)?;
             let cost = parts.times(&prices.parts) - prices.apps[index];
             let app = &self.apps[index];
             (app.rate <= interval.high).then_some(Choice {
@@ -346,7 +355,13 @@ impl PathBounder {
 
     /// With a load below the bandwidth: what [`finite_parts`](Self::finite_parts) says, in the
     /// fewest operations, for this is where the time goes.
-    fn prepare_finite(&mut self, path: usize, interval: &Interval, prices: &Prices, rules: Rules) {
+    fn prepare_finite(
+        &mut self,
+        path: usize,
+        interval: &Interval,
+        prices: &DualPrices,
+        exclusions: Exclusions,
+    ) {
         let path = &self.paths[path];
         let touching = interval.touching(path.bandwidth);
         let parts = &prices.parts;
@@ -354,7 +369,7 @@ impl PathBounder {
         let apps = self.apps.iter().zip(&path.limits).zip(&prices.apps);
         for (index, ((app, &limit), price)) in apps.enumerate() {
             let unmet = limit < interval.low.max(app.rate);
-            if app.rate > interval.high || (unmet && rules.all_met && !app.hopeless) {
+            if app.rate > interval.high || (unmet && exclusions.all_met && !app.never_met) {
                 continue;
             }
             // The application itself is part of the load, whatever the rest is.
@@ -391,15 +406,15 @@ impl PathBounder {
         index: usize,
         interval: &Interval,
         touching: f64,
-        rules: Rules,
-    ) -> Option<Parts> {
+        exclusions: Exclusions,
+    ) -> Option<ScoreParts> {
         let (path, app) = (&self.paths[path], &self.apps[index]);
         let unmet = path.limits[index] < interval.low.max(app.rate);
-        if unmet && rules.all_met && !app.hopeless {
+        if unmet && exclusions.all_met && !app.never_met {
             return None;
         }
         let delay = path.delay + app.length / (path.bandwidth - (touching - app.rate).max(0.0));
-        Some(Parts {
+        Some(ScoreParts {
             unmet: f64::from(u8::from(unmet)),
             overloaded: 0.0,
             // Predicted delays are whole nanoseconds, rounded up: what is late by less than one
@@ -416,32 +431,32 @@ impl PathBounder {
         path: usize,
         index: usize,
         interval: &Interval,
-        prices: &Prices,
-        rules: Rules,
-    ) -> Option<Parts> {
+        prices: &DualPrices,
+        exclusions: Exclusions,
+    ) -> Option<ScoreParts> {
         let (path, app) = (&self.paths[path], &self.apps[index]);
         let others = (interval.low - app.rate).max(0.0);
         let finite =
             (self.saturation == Saturation::AsPrinted && others < path.bandwidth).then(|| {
                 let unmet = path.limits[index] < interval.low.max(app.rate);
                 let delay = path.delay + app.length / (path.bandwidth - others);
-                Parts {
+                ScoreParts {
                     unmet: f64::from(u8::from(unmet)),
                     overloaded: 0.0,
                     lateness: (delay - app.latency_target - 1.0).max(0.0),
                     delay,
                 }
             });
-        let overloaded = Parts {
+        let overloaded = ScoreParts {
             unmet: 1.0,
             overloaded: 1.0,
-            ..Parts::default()
+            ..ScoreParts::default()
         };
         [finite, Some(overloaded)]
             .into_iter()
             .flatten()
-            .filter(|parts| parts.overloaded == 0.0 || !rules.no_overload)
-            .filter(|parts| parts.unmet == 0.0 || !rules.all_met || app.hopeless)
+            .filter(|parts| parts.overloaded == 0.0 || !exclusions.no_overload)
+            .filter(|parts| parts.unmet == 0.0 || !exclusions.all_met || app.never_met)
             .reduce(|best, next| {
                 if next.times(&prices.parts) < best.times(&prices.parts) {
                     next
@@ -456,16 +471,18 @@ impl PathBounder {
         &mut self,
         path: usize,
         interval: &Interval,
-        prices: &Prices,
-        rules: Rules,
+        prices: &DualPrices,
+        exclusions: Exclusions,
         offer: &mut PathBound,
     ) {
         let bandwidth = self.paths[path].bandwidth;
-        self.prepare(path, interval, prices, rules);
+        self.prepare(path, interval, prices, exclusions);
         if interval.low >= bandwidth {
             for option in self.options.iter().filter(|option| option.cost < 0.0) {
                 offer.served[option.app] += 1.0;
-                if let Some(parts) = self.parts_beyond(path, option.app, interval, prices, rules) {
+                if let Some(parts) =
+                    self.parts_beyond(path, option.app, interval, prices, exclusions)
+                {
                     offer.used.add(&parts, 1.0);
                 }
             }
@@ -483,7 +500,8 @@ impl PathBounder {
             };
             room -= option.rate * part;
             offer.served[option.app] += part;
-            if let Some(parts) = self.finite_parts(path, option.app, interval, touching, rules) {
+            if let Some(parts) = self.finite_parts(path, option.app, interval, touching, exclusions)
+            {
                 offer.used.add(&parts, part);
             }
             if part < 1.0 {
@@ -495,8 +513,8 @@ impl PathBounder {
 
 /// What the last one gains per bit/s that fits into `room`, as a fraction at least, if those come
 /// first that cost least per bit/s; negative if it costs. Nothing if there are too few.
-fn room_price(fillers: &mut [Filler], room: f64) -> f64 {
-    let mut candidates = fillers;
+fn room_price(items: &mut [KnapsackItem], room: f64) -> f64 {
+    let mut candidates = items;
     let mut left = room;
     while let Some(pivot) = candidates
         .get(candidates.len() / 2)
@@ -582,7 +600,7 @@ impl Interval {
     }
 }
 
-impl Parts {
+impl ScoreParts {
     fn times(&self, prices: &Self) -> f64 {
         self.unmet * prices.unmet
             + self.overloaded * prices.overloaded
@@ -598,7 +616,7 @@ impl Parts {
     }
 }
 
-impl From<Cost> for Parts {
+impl From<Cost> for ScoreParts {
     fn from(cost: Cost) -> Self {
         Self {
             unmet: cost.unmet.into(),

@@ -78,7 +78,7 @@ pub enum Aim {
 /// What an [`Incumbent`] goes by.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Settings {
-    /// How far above its demand an application counts as met.
+    /// How far above its latency target an application counts as met.
     pub tolerance: Tolerance,
     /// Where an application goes that several paths would serve.
     pub aim: Aim,
@@ -88,7 +88,7 @@ pub struct Settings {
 
 /// What cannot be planned with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum InputError {
     /// A path of 281 Tbit/s (2^48 bit/s) or more.
     Bandwidth,
     /// More than [`Incumbent::APPS_MAX`] applications.
@@ -102,7 +102,7 @@ pub enum Refused {
 
 /// Why an application moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reason {
+pub enum MoveReason {
     /// It was nowhere: it is new, its path is gone, or it may no longer be there.
     Unplaced,
     /// Its own latency target was unmet where it was, and is met where it goes.
@@ -135,7 +135,7 @@ pub struct Move {
     /// `None`: it was nowhere.
     pub from: Option<PathId>,
     pub to: PathId,
-    pub reason: Reason,
+    pub reason: MoveReason,
     /// What that gains; `None` for who was nowhere.
     pub gain: Option<Gain>,
 }
@@ -193,10 +193,10 @@ impl Incumbent {
     ///
     /// # Errors
     ///
-    /// [`Refused::Bandwidth`], [`Refused::TooManyPaths`]; then nothing has changed.
-    pub fn set_path(&mut self, id: PathId, spec: PathSpec) -> Result<(), Refused> {
+    /// [`InputError::Bandwidth`], [`InputError::TooManyPaths`]; then nothing has changed.
+    pub fn set_path(&mut self, id: PathId, spec: PathSpec) -> Result<(), InputError> {
         if spec.bandwidth.as_bits_per_second() >= RATE_MAX {
-            return Err(Refused::Bandwidth);
+            return Err(InputError::Bandwidth);
         }
         match self.path_index.get(&id) {
             Some(&path) if self.table.paths[path].spec == spec => {}
@@ -204,7 +204,9 @@ impl Incumbent {
                 self.table.renew_path(path, spec);
                 self.has_changes = true;
             }
-            None if self.table.paths.len() >= Self::PATHS_MAX => return Err(Refused::TooManyPaths),
+            None if self.table.paths.len() >= Self::PATHS_MAX => {
+                return Err(InputError::TooManyPaths);
+            }
             None => {
                 self.path_index.insert(id, self.table.paths.len());
                 self.table.add_path(id, spec);
@@ -232,8 +234,13 @@ impl Incumbent {
     ///
     /// # Errors
     ///
-    /// [`Refused::TooManyApps`]; then nothing has changed.
-    pub fn set_app(&mut self, id: AppId, spec: AppSpec, allowed: Allowed) -> Result<(), Refused> {
+    /// [`InputError::TooManyApps`]; then nothing has changed.
+    pub fn set_app(
+        &mut self,
+        id: AppId,
+        spec: AppSpec,
+        allowed: Allowed,
+    ) -> Result<(), InputError> {
         match self.app_index.get(&id) {
             Some(&app) => {
                 let entry = &self.table.requirements[app];
@@ -242,7 +249,7 @@ impl Incumbent {
                     self.has_changes = true;
                 }
             }
-            None if self.table.apps.len() >= Self::APPS_MAX => return Err(Refused::TooManyApps),
+            None if self.table.apps.len() >= Self::APPS_MAX => return Err(InputError::TooManyApps),
             None => {
                 self.app_index.insert(id, self.table.apps.len());
                 self.table.add_app(id, spec, allowed);
@@ -270,12 +277,12 @@ impl Incumbent {
     ///
     /// # Errors
     ///
-    /// [`Refused::UnknownApp`], [`Refused::UnknownPath`]; then nothing has changed.
-    pub fn place(&mut self, app: AppId, path: PathId) -> Result<(), Refused> {
-        let &app = self.app_index.get(&app).ok_or(Refused::UnknownApp)?;
-        let &path = self.path_index.get(&path).ok_or(Refused::UnknownPath)?;
+    /// [`InputError::UnknownApp`], [`InputError::UnknownPath`]; then nothing has changed.
+    pub fn place(&mut self, app: AppId, path: PathId) -> Result<(), InputError> {
+        let &app = self.app_index.get(&app).ok_or(InputError::UnknownApp)?;
+        let &path = self.path_index.get(&path).ok_or(InputError::UnknownPath)?;
         if !self.table.may.at(app, path) {
-            return Err(Refused::UnknownPath);
+            return Err(InputError::UnknownPath);
         }
         if self.table.apps[app].place != Some(path) {
             self.table.shift(app, path);
@@ -405,7 +412,7 @@ impl Hysteresis {
     };
 }
 
-impl std::fmt::Display for Refused {
+impl std::fmt::Display for InputError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(match self {
             Self::Bandwidth => "a path of 281 Tbit/s or more cannot be planned; check its unit",
@@ -419,7 +426,7 @@ impl std::fmt::Display for Refused {
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for InputError {}
 
 /// A revision in the making.
 struct RevisionBuilder<'a> {
@@ -477,7 +484,7 @@ impl<'a> RevisionBuilder<'a> {
     }
 
     /// The path, other than its own, where `app` does least harm, making at most `unmet_max`
-    /// demands unmet, its own included; `None` if it may be on none.
+    /// latency targets unmet, its own included; `None` if it may be on none.
     fn least_harm(&mut self, app: usize, unmet_max: usize) -> Option<(usize, Tally)> {
         self.work += 2 * self.table.paths.len() as u64;
         let mut best: Option<(Tally, PathId, usize)> = None;
@@ -505,7 +512,7 @@ impl<'a> RevisionBuilder<'a> {
 
     /// What `app` on `path` would do: counts exact; with the aim of least delay that, its own
     /// included, close; else its own lateness and then how quick the path is. `None` if that makes
-    /// more than `unmet_max` demands unmet.
+    /// more than `unmet_max` latency targets unmet.
     fn harm(&self, app: usize, path: usize, unmet_max: usize) -> Option<Tally> {
         let target = &self.table.paths[path];
         let entry = &self.table.apps[app];
@@ -589,12 +596,12 @@ impl<'a> RevisionBuilder<'a> {
                 (Some(from), Some(Gain { met: 1.., .. })) => {
                     let load = table.paths[from].load + table.apps[app].rate;
                     match load < table.load_limit.at(app, from) {
-                        true => Reason::MakesRoom,
-                        false => Reason::Unmet,
+                        true => MoveReason::MakesRoom,
+                        false => MoveReason::Unmet,
                     }
                 }
-                (Some(_), _) => Reason::Quicker,
-                (None, _) => Reason::Unplaced,
+                (Some(_), _) => MoveReason::Quicker,
+                (None, _) => MoveReason::Unplaced,
             };
             Some(Move {
                 app: table.apps[app].id,

@@ -1,4 +1,4 @@
-//! Unmet demands made met by few moves.
+//! Unmet latency targets made met by few moves.
 //!
 //! A path with unmet members is relieved: of its members, those whose leaving makes most latency targets
 //! met go first, each to where it harms least. Where no single move makes a latency target met, several of
@@ -62,7 +62,7 @@ impl RevisionBuilder<'_> {
         self.table.paths[path].unmet_count
     }
 
-    /// Moves single members away as long as each makes demands met; whether any moved.
+    /// Moves single members away as long as each makes latency targets met; whether any moved.
     fn relieve(&mut self, path: usize) -> bool {
         let mut relieved = false;
         while self.unmet_on(path) > 0 && !self.is_spent() {
@@ -96,7 +96,7 @@ impl RevisionBuilder<'_> {
         relieved
     }
 
-    /// The members whose leaving makes demands met: those that are unmet, and those so heavy that
+    /// The members whose leaving makes latency targets met: those that are unmet, and those so heavy that
     /// without them another is met.
     fn relieving(&self, path: usize) -> Vec<usize> {
         let target = &self.table.paths[path];
@@ -108,7 +108,7 @@ impl RevisionBuilder<'_> {
         heavy.chain(target.unmet().filter(light)).collect()
     }
 
-    /// How many demands are unmet less on its path when `app` leaves it, its own included.
+    /// How many latency targets are unmet less on its path when `app` leaves it, its own included.
     fn relief(&self, app: usize, path: usize) -> i64 {
         let own_limit = self.table.load_limit.at(app, path);
         let path = &self.table.paths[path];
@@ -117,7 +117,7 @@ impl RevisionBuilder<'_> {
         path.unmet_count as i64 - (path.unmet_at(load) as i64 - own)
     }
 
-    /// Moves several members away together, if that makes demands met; whether it did.
+    /// Moves several members away together, if that makes latency targets met; whether it did.
     fn shed(&mut self, path: usize) -> bool {
         if self.unmet_on(path) == 0 || self.is_spent() {
             return false;
@@ -234,7 +234,7 @@ impl RevisionBuilder<'_> {
     }
 
     /// The path where `other` harms least if it makes room for `arrival`, and at most `unmet_max`
-    /// demands are made unmet where it goes, its own included.
+    /// latency targets are made unmet where it goes, its own included.
     fn backup(&mut self, other: usize, arrival: Arrival, unmet_max: usize) -> Option<usize> {
         let Arrival { app, from, to } = arrival;
         self.work += 3 * self.table.paths.len() as u64;

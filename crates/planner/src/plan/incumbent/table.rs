@@ -87,7 +87,7 @@ pub(super) struct App {
     pub(super) length: f64,
     /// The same, if it fits.
     length_exact: Option<u64>,
-    /// The loosened demand in nanoseconds; infinite without one.
+    /// The loosened latency target in nanoseconds; infinite without one.
     pub(super) latency_target: f64,
     /// Whether it was not yet looked at for gains.
     pub(super) fresh: bool,
@@ -326,7 +326,7 @@ impl Table {
         path.delay + app.length / (path.bandwidth - load + app.rate) as f64
     }
 
-    /// The loosened demand of `app` in nanoseconds; infinite without one.
+    /// The loosened latency target of `app` in nanoseconds; infinite without one.
     pub(super) fn latency_target(&self, app: usize) -> f64 {
         self.apps[app].latency_target
     }

@@ -5,7 +5,7 @@
 
 use super::{
     Arrangement, Random, TargetSearch,
-    steps::{Touched, members_after, with, without},
+    steps::{PathScores, members_after, with, without},
 };
 
 /// The heat at the beginning of a walk, in unmet targets; it falls to [`COLD`] with the square of
@@ -121,7 +121,7 @@ impl TargetSearch {
         &mut self,
         arrangement: &mut Arrangement,
         moves: &[(usize, usize)],
-        touched: Touched,
+        touched: PathScores,
     ) {
         for &(app, to) in moves {
             let from = arrangement.place[app];

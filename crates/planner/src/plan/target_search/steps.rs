@@ -1,6 +1,6 @@
 //! Steps from one assignment to a neighbouring one: moves of one application, exchanges of two.
 
-use super::{Arrangement, Estimated, TargetSearch, sum};
+use super::{Arrangement, EstimatedScore, TargetSearch, sum};
 
 /// Up to so many members of a path are tried for each step: the unmet first, then the heaviest.
 const TRIED_MAX: usize = 24;
@@ -9,7 +9,7 @@ const TRIED_MAX: usize = 24;
 type Moves = [(usize, usize)];
 
 /// What several paths come to with one change, in order of the change.
-pub(super) type Touched = Vec<(usize, Estimated)>;
+pub(super) type PathScores = Vec<(usize, EstimatedScore)>;
 
 impl TargetSearch {
     /// Takes steps while targets are unmet and a step makes things better.
@@ -33,7 +33,7 @@ impl TargetSearch {
     }
 
     /// The members that are tried first.
-    pub(super) fn tried(&mut self, arrangement: &Arrangement, path: usize) -> Vec<usize> {
+    pub(super) fn candidates_on(&mut self, arrangement: &Arrangement, path: usize) -> Vec<usize> {
         let members = &arrangement.members[path];
         if members.len() <= TRIED_MAX {
             return members.clone();
@@ -61,8 +61,8 @@ impl TargetSearch {
 
     /// The best move away from `path` that makes things better.
     fn best_move(&mut self, arrangement: &Arrangement, path: usize) -> Option<Vec<(usize, usize)>> {
-        let mut best: Option<(Estimated, (usize, usize))> = None;
-        for app in self.tried(arrangement, path) {
+        let mut best: Option<(EstimatedScore, (usize, usize))> = None;
+        for app in self.candidates_on(arrangement, path) {
             let left = without(&arrangement.members[path], app);
             let left = self.score(path, &left);
             for to in self.suitable[app].clone() {
@@ -88,13 +88,13 @@ impl TargetSearch {
         arrangement: &Arrangement,
         path: usize,
     ) -> Option<Vec<(usize, usize)>> {
-        let mut best: Option<(Estimated, Vec<(usize, usize)>)> = None;
-        let here = self.tried(arrangement, path);
+        let mut best: Option<(EstimatedScore, Vec<(usize, usize)>)> = None;
+        let here = self.candidates_on(arrangement, path);
         for to in 0..self.paths.len() {
             if to == path {
                 continue;
             }
-            let there = self.tried(arrangement, to);
+            let there = self.candidates_on(arrangement, to);
             for &app in &here {
                 let left = without(&arrangement.members[path], app);
                 for &other in &there {
@@ -126,12 +126,16 @@ impl TargetSearch {
     }
 
     /// What all comes to after `moves`.
-    pub(super) fn total_after(&mut self, arrangement: &Arrangement, moves: &Moves) -> Estimated {
+    pub(super) fn total_after(
+        &mut self,
+        arrangement: &Arrangement,
+        moves: &Moves,
+    ) -> EstimatedScore {
         let touched = self.touched(arrangement, moves);
         total(arrangement, &touched)
     }
 
-    fn touched(&mut self, arrangement: &Arrangement, moves: &Moves) -> Touched {
+    fn touched(&mut self, arrangement: &Arrangement, moves: &Moves) -> PathScores {
         let mut paths: Vec<usize> = Vec::with_capacity(2 * moves.len());
         for &(app, to) in moves {
             paths.extend([arrangement.place[app], to]);
@@ -162,8 +166,11 @@ impl TargetSearch {
 }
 
 /// All in all, with the paths that change.
-pub(super) fn total(arrangement: &Arrangement, touched: &[(usize, Estimated)]) -> Estimated {
-    let mut total = Estimated::default();
+pub(super) fn total(
+    arrangement: &Arrangement,
+    touched: &[(usize, EstimatedScore)],
+) -> EstimatedScore {
+    let mut total = EstimatedScore::default();
     for (path, score) in arrangement.scores.iter().enumerate() {
         let changed = touched.iter().find(|(other, _)| *other == path);
         total = total.plus(changed.map_or(*score, |(_, score)| *score));

@@ -1,30 +1,30 @@
-//! Whether a path loses more than applications tolerate, and which paths that leaves them.
+//! Whether a path loses more than applications tolerate, and which paths are left to them.
 //!
-//! Loss that is repaired costs time, and [`path_spec()`](super::path_spec) counts it as such. Loss that is not
-//! repaired is a need besides delay: a path that loses more than an application tolerates does not meet it, however
-//! short the path is.
+//! Loss that is repaired costs time, and [`path_spec()`](super::path_spec) counts it as delay. Loss that is not
+//! repaired is a requirement of its own: a path that loses more than an application tolerates does not serve it,
+//! however short its delay is.
 
 use std::collections::BTreeSet;
 
 use keiro_model::loss_test::{LossTest, Outcomes};
 use keiro_units::Probability;
 
-/// What of an application is lost.
+/// The unit in which an application's losses are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LossOf {
+pub enum LossUnit {
     /// Packets, as the path loses them.
     Packets,
     /// Aggregates, after their copies and parity.
     Aggregates,
 }
 
-/// Follows what one path loses, for every tolerance that an application has.
+/// Tests one path's losses against the tolerance of every application.
 #[derive(Clone, Debug, Default)]
-pub struct LossWatch {
+pub struct LossMonitor {
     tests: Vec<Tests>,
     packets: Counter,
     aggregates: Counter,
-    /// Looks since an aggregate was last reported.
+    /// Intervals since an aggregate was last reported.
     without_aggregates: u32,
 }
 
@@ -35,20 +35,20 @@ struct Tests {
     aggregates: LossTest,
 }
 
-/// Totals that were looked at.
+/// The totals of the interval before.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counter {
     seen: Option<Outcomes>,
 }
 
-/// After so many looks without aggregates, what the path does to them is taken from packets. Ours: two seconds.
-const AGGREGATES_LOOKS: u32 = 20;
-/// Paths whose excess differs by less than this factor are one to an application that tolerates none of them: the
-/// estimate of twenty losses is off by as much.
+/// After so many intervals without aggregates, their loss is computed from that of packets. Ours: two seconds.
+const AGGREGATES_INTERVALS: u32 = 20;
+/// Paths whose excess losses differ by less than this factor count as equal: the estimate from twenty losses is off by
+/// as much.
 const EXCESS_ALIKE: f64 = 2.0;
 
-impl LossWatch {
-    /// Follows these tolerances from now on. What is known for those that stay is kept.
+impl LossMonitor {
+    /// Sets the tolerances. The tests of those that stay go on.
     pub fn follow_tolerances(&mut self, tolerances: &[Probability]) {
         let same = |(tests, tolerance): (&Tests, &Probability)| tests.tolerance == *tolerance;
         let is_same =
@@ -73,9 +73,9 @@ impl LossWatch {
         }
     }
 
-    /// Takes the totals of packets and aggregates, every [`LOOK`](keiro_model::loss_test::LOOK). Whether
-    /// [`excess`](Self::excess) is another for one of the tolerances now.
-    pub fn on_look(&mut self, packets: Outcomes, aggregates: Outcomes) -> bool {
+    /// Takes the totals of packets and aggregates, every [`LOOK`](keiro_model::loss_test::LOOK). Returns whether
+    /// [`excess`](Self::excess) has changed for any tolerance.
+    pub fn on_totals(&mut self, packets: Outcomes, aggregates: Outcomes) -> bool {
         let packets = self.packets.since_last(packets);
         let aggregates = self.aggregates.since_last(aggregates);
         self.without_aggregates = match aggregates.packets() {
@@ -83,27 +83,27 @@ impl LossWatch {
             _ => 0,
         };
         let are_reported = self.are_aggregates_reported();
-        let mut news = false;
+        let mut changed = false;
         for tests in &mut self.tests {
-            news |= tests.packets.on_look(packets);
-            news |= tests.aggregates.on_look(aggregates);
+            changed |= tests.packets.on_look(packets);
+            changed |= tests.aggregates.on_look(aggregates);
             if !are_reported && tests.packets.excess().is_none() {
-                // Nothing else would end it.
-                news |= tests.aggregates.excess().is_some();
+                // Without aggregates nothing else would end their excess.
+                changed |= tests.aggregates.excess().is_some();
                 tests.aggregates.restart();
             }
         }
-        news
+        changed
     }
 
-    /// The path is down: what is lost until it is up says nothing.
+    /// The path is down: losses until it is up again do not count.
     pub fn on_outage(&mut self) {
         self.packets = Counter::default();
         self.aggregates = Counter::default();
     }
 
-    /// What is lost, where that is more than `tolerance`. `None` also for a tolerance that is not followed.
-    pub fn excess(&self, tolerance: Probability, of: LossOf) -> Option<Probability> {
+    /// The loss, where it exceeds `tolerance`. `None` also for a tolerance that is not among those set.
+    pub fn excess(&self, tolerance: Probability, of: LossUnit) -> Option<Probability> {
         let tests = self
             .tests
             .iter()
@@ -111,9 +111,9 @@ impl LossWatch {
         let packets = tests.packets.excess();
         let aggregates = tests.aggregates.excess();
         match of {
-            LossOf::Packets => packets,
-            LossOf::Aggregates if self.are_aggregates_reported() => aggregates,
-            LossOf::Aggregates => aggregates.or_else(|| {
+            LossUnit::Packets => packets,
+            LossUnit::Aggregates if self.are_aggregates_reported() => aggregates,
+            LossUnit::Aggregates => aggregates.or_else(|| {
                 let both = Probability::new(packets?.get().powi(2))?;
                 (both > tolerance).then_some(both)
             }),
@@ -121,12 +121,13 @@ impl LossWatch {
     }
 
     fn are_aggregates_reported(&self) -> bool {
-        self.without_aggregates < AGGREGATES_LOOKS && self.aggregates.seen.is_some()
+        self.without_aggregates < AGGREGATES_INTERVALS && self.aggregates.seen.is_some()
     }
 }
 
 impl Counter {
-    /// What has been added since the last look. Losses that turn out to be none make up for later ones.
+    /// What has been added since the last interval. Losses that turned out to be spurious are subtracted from later
+    /// ones.
     fn since_last(&mut self, totals: Outcomes) -> Outcomes {
         let before = self.seen.unwrap_or(totals);
         self.seen = Some(Outcomes {
@@ -137,19 +138,19 @@ impl Counter {
     }
 }
 
-/// The paths that an application may take, and those besides where its latency target is met on none of them.
+/// The paths that an application may take, and the fallback where its latency target is met on none of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathChoice<P> {
     pub allowed: BTreeSet<P>,
     pub fallback: BTreeSet<P>,
 }
 
-/// What is left of `choice` for an application, where `excess` is what a path loses in tolerances, if that is
-/// more than one, and `lateness` its delay without any queue in latency targets.
+/// Restricts `choice` to the paths whose loss an application tolerates. `excess`: a path's loss as a multiple of the
+/// tolerance, if above one. `lateness`: its delay without any queue as a multiple of the latency target.
 ///
-/// Paths that lose too much are left to the fallback: they are for an application whose target is met on no
-/// other path, unless they lose more tolerances than the others take latency targets. Where all paths lose too
-/// much, those that lose the least are left.
+/// Paths that lose too much become fallback paths, for an application whose target is met on no other path; those
+/// whose excess is above the others' lateness are left out. If all paths lose too much, those that lose least are
+/// allowed.
 pub fn tolerable_paths<P: Copy + Ord>(
     choice: PathChoice<P>,
     excess: impl Fn(P) -> Option<f64>,
@@ -166,7 +167,7 @@ pub fn tolerable_paths<P: Copy + Ord>(
         .filter(is_tolerable)
         .collect();
     if tolerable.is_empty() {
-        // They have stayed up for a while, which is better than to lose.
+        // Probation is better than excess loss.
         tolerable = choice
             .fallback
             .iter()
@@ -223,87 +224,91 @@ mod tests {
         }
     }
 
-    fn watch(tolerances: &[f64]) -> LossWatch {
+    fn monitor(tolerances: &[f64]) -> LossMonitor {
         let tolerances: Vec<Probability> = tolerances.iter().copied().map(probability).collect();
-        let mut watch = LossWatch::default();
-        watch.follow_tolerances(&tolerances);
-        watch
+        let mut monitor = LossMonitor::default();
+        monitor.follow_tolerances(&tolerances);
+        monitor
     }
 
     #[test]
     fn each_tolerance_has_its_own_answer_and_keeps_it_in_a_new_configuration() {
-        let mut watch = watch(&[0.01, 0.2]);
+        let mut monitor = monitor(&[0.01, 0.2]);
         let mut packets = Totals::default();
-        let news = (0..LOOKS).filter(|_| watch.on_look(packets.grow(5, 45), Outcomes::default()));
-        assert_eq!(news.count(), 1);
-        let found = watch.excess(probability(0.01), LossOf::Packets).unwrap();
+        let changed =
+            (0..LOOKS).filter(|_| monitor.on_totals(packets.grow(5, 45), Outcomes::default()));
+        assert_eq!(changed.count(), 1);
+        let found = monitor
+            .excess(probability(0.01), LossUnit::Packets)
+            .unwrap();
         assert!((0.05..0.15).contains(&found.get()), "{found}");
-        assert_eq!(watch.excess(probability(0.2), LossOf::Packets), None);
-        assert_eq!(watch.excess(probability(0.05), LossOf::Packets), None);
-        watch.follow_tolerances(&[probability(0.05), probability(0.01)]);
+        assert_eq!(monitor.excess(probability(0.2), LossUnit::Packets), None);
+        assert_eq!(monitor.excess(probability(0.05), LossUnit::Packets), None);
+        monitor.follow_tolerances(&[probability(0.05), probability(0.01)]);
         assert_eq!(
-            watch.excess(probability(0.01), LossOf::Packets),
+            monitor.excess(probability(0.01), LossUnit::Packets),
             Some(found)
         );
     }
 
     #[test]
     fn what_redundancy_saves_is_not_lost_for_aggregates() {
-        let mut watch = watch(&[0.01]);
+        let mut monitor = monitor(&[0.01]);
         let (mut packets, mut aggregates) = (Totals::default(), Totals::default());
         for _ in 0..LOOKS {
-            watch.on_look(packets.grow(10, 40), aggregates.grow(0, 25));
+            monitor.on_totals(packets.grow(10, 40), aggregates.grow(0, 25));
         }
-        let of = |watch: &LossWatch, of| watch.excess(probability(0.01), of).map(Probability::get);
-        assert!(of(&watch, LossOf::Packets).is_some());
-        assert_eq!(of(&watch, LossOf::Aggregates), None);
+        let of =
+            |monitor: &LossMonitor, of| monitor.excess(probability(0.01), of).map(Probability::get);
+        assert!(of(&monitor, LossUnit::Packets).is_some());
+        assert_eq!(of(&monitor, LossUnit::Aggregates), None);
         // Elsewhere nothing is known of aggregates: two copies would leave 4 %.
         for _ in 0..LOOKS {
-            watch.on_look(packets.grow(10, 40), aggregates.0);
+            monitor.on_totals(packets.grow(10, 40), aggregates.0);
         }
-        let both = of(&watch, LossOf::Aggregates).unwrap();
+        let both = of(&monitor, LossUnit::Aggregates).unwrap();
         assert!((0.02..0.08).contains(&both), "{both}");
     }
 
     #[test]
     fn what_aggregates_lost_is_forgotten_with_the_loss_of_packets() {
-        let mut watch = watch(&[0.01]);
+        let mut monitor = monitor(&[0.01]);
         let (mut packets, mut aggregates) = (Totals::default(), Totals::default());
         for _ in 0..LOOKS {
-            watch.on_look(packets.grow(3, 47), aggregates.grow(2, 23));
+            monitor.on_totals(packets.grow(3, 47), aggregates.grow(2, 23));
         }
-        let of = |watch: &LossWatch| watch.excess(probability(0.01), LossOf::Aggregates);
-        assert!(of(&watch).is_some());
+        let of = |monitor: &LossMonitor| monitor.excess(probability(0.01), LossUnit::Aggregates);
+        assert!(of(&monitor).is_some());
         for _ in 0..LOOKS {
-            watch.on_look(packets.grow(3, 47), aggregates.0);
+            monitor.on_totals(packets.grow(3, 47), aggregates.0);
         }
-        assert!(of(&watch).is_some(), "copies are lost together");
+        assert!(of(&monitor).is_some(), "copies are lost together");
         for _ in 0..100 {
-            watch.on_look(packets.grow(0, 50), aggregates.0);
+            monitor.on_totals(packets.grow(0, 50), aggregates.0);
         }
-        assert_eq!(of(&watch), None);
+        assert_eq!(of(&monitor), None);
     }
 
     #[test]
     fn losses_that_turn_out_to_be_none_are_no_evidence() {
-        let mut watch = watch(&[0.01]);
+        let mut monitor = monitor(&[0.01]);
         for look in 0..1000 {
             // Every packet is declared lost first, and found to have arrived by the next look but one.
             let packets = Outcomes {
                 arrived: look * 10,
                 lost: if look % 2 == 0 { 0 } else { 10 },
             };
-            watch.on_look(packets, Outcomes::default());
+            monitor.on_totals(packets, Outcomes::default());
         }
-        assert_eq!(watch.excess(probability(0.01), LossOf::Packets), None);
+        assert_eq!(monitor.excess(probability(0.01), LossUnit::Packets), None);
     }
 
     #[test]
     fn what_is_lost_while_the_path_is_down_is_no_evidence() {
-        let mut watch = watch(&[0.01]);
+        let mut monitor = monitor(&[0.01]);
         for outage in 0..100 {
-            watch.on_outage();
-            watch.on_look(
+            monitor.on_outage();
+            monitor.on_totals(
                 Outcomes {
                     arrived: 0,
                     lost: outage * 100,
@@ -311,7 +316,7 @@ mod tests {
                 Outcomes::default(),
             );
         }
-        assert_eq!(watch.excess(probability(0.01), LossOf::Packets), None);
+        assert_eq!(monitor.excess(probability(0.01), LossUnit::Packets), None);
     }
 
     fn choice(allowed: &[u8], fallback: &[u8]) -> PathChoice<u8> {
