@@ -71,7 +71,7 @@ const CANDIDATES_MAX: usize = 2048;
 
 /// What becomes of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Decision {
     /// The gateway becomes a site.
     New {
         /// The name of the invitation, which need not be the site's.
@@ -95,8 +95,8 @@ pub struct Refused {
 }
 
 impl Hub<'_> {
-    /// Judges a request that came over the session of a provisional key.
-    pub fn judge(&self, provisional: &PublicKey, request: &Enrol) -> Verdict {
+    /// Decides about a request that came over the session of a provisional key.
+    pub fn decide(&self, provisional: &PublicKey, request: &Enrol) -> Decision {
         let invitations = &self.registry.invitations;
         let of_key = |(_, invitation): &(&Name, &Invitation)| invitation.public_key == *provisional;
         let Some((invited, invitation)) = invitations.iter().find(of_key) else {
@@ -112,7 +112,7 @@ impl Hub<'_> {
                 Some((name, site))
                     if redeemed.by == request.public_key && self.is_soon_after(redeemed.at) =>
                 {
-                    Verdict::Again {
+                    Decision::Again {
                         site: name.clone(),
                         preshared_key: site.preshared_key.clone(),
                         prefixes: site.prefixes.clone(),
@@ -131,8 +131,8 @@ impl Hub<'_> {
             return refused(EnrolRefusedReason::Expired, text);
         }
         match self.refuse(invited, invitation, provisional, request) {
-            Some(refused) => Verdict::Refused(refused),
-            None => Verdict::New {
+            Some(refused) => Decision::Refused(refused),
+            None => Decision::New {
                 invitation: invited.clone(),
             },
         }
@@ -336,7 +336,7 @@ fn is_within(prefix: &IpNet, permitted: &[IpNet]) -> bool {
 
 /// Another gateway has joined with an invitation, or this one has and was removed or asks late; `site`: it is still
 /// one.
-fn used(invited: &Name, invitation: &Invitation, site: Option<&Name>) -> Verdict {
+fn used(invited: &Name, invitation: &Invitation, site: Option<&Name>) -> Decision {
     let Some(redeemed) = &invitation.redeemed else {
         unreachable!("the caller has looked");
     };
@@ -355,9 +355,9 @@ fn used(invited: &Name, invitation: &Invitation, site: Option<&Name>) -> Verdict
     refused(EnrolRefusedReason::Used, text)
 }
 
-fn refused(reason: EnrolRefusedReason, text: impl Into<String>) -> Verdict {
+fn refused(reason: EnrolRefusedReason, text: impl Into<String>) -> Decision {
     let text = text.into();
-    Verdict::Refused(Refused { reason, text })
+    Decision::Refused(Refused { reason, text })
 }
 
 /// For people: RFC 3339 in UTC, whole seconds.

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use keiro_model::{
     aggregation::{Cause, ControllerKind, Decision, Parameters, TooNarrow, spacing::Estimate},
-    bottleneck::Found,
+    bottleneck::ConfirmedCapacity,
     loss_test::Outcomes,
     observation::{PathObservation, PathSample},
     path_rate::State,
@@ -153,7 +153,7 @@ pub struct PathSnapshot {
     /// What nothing has answered; `None`: it is up, or nothing was sent yet.
     pub unanswered: Option<Unanswered>,
     /// Bottleneck rate by packet trains; `None`: not known.
-    pub capacity: Option<Found>,
+    pub capacity: Option<ConfirmedCapacity>,
     /// How small packets are aggregated; `None`: they are not.
     pub aggregation: Option<AggregationSnapshot>,
     /// Packets that arrived and that were lost so far, but for those of outages.

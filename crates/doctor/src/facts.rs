@@ -143,15 +143,15 @@ pub struct Remote {
     /// It is on the uplink's own link.
     pub on_link: bool,
     /// How packets from the uplink's socket go there; `None`: not known.
-    pub outgoing: Option<Way>,
+    pub outgoing: Option<RouteLookup>,
     /// How the kernel itself would send packets of the path's address there, which a strict reverse path filter
     /// compares; `None`: not known.
-    pub reverse: Option<Way>,
+    pub reverse: Option<RouteLookup>,
 }
 
 /// Where the kernel sends a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum RouteLookup {
     /// By this interface.
     Interface(String),
     /// It is this machine's own.
@@ -201,7 +201,7 @@ pub struct PeerPath {
     pub since: Duration,
     pub remote: Option<String>,
     /// What the gateway sees in its packets.
-    pub trouble: Option<PathFault>,
+    pub fault: Option<PathFault>,
     /// The same in its words.
     pub diagnosis: String,
     pub mtu_bytes: u64,
@@ -239,7 +239,7 @@ pub struct TenantPeer {
     /// Packets that the peer has dropped because it does not know the tenant, while the facts were gathered.
     pub refused_packets: u64,
     /// How the kernel forwards packets of a tenant's host to each of its prefixes, where that is known.
-    pub ways: Vec<(IpNet, Way)>,
+    pub routes: Vec<(IpNet, RouteLookup)>,
     /// Policy rules of other programs that come before Keiro's.
     pub foreign_rules: Vec<String>,
 }

@@ -15,7 +15,7 @@ use ipnet::IpNet;
 pub struct Firewall {
     chains: Vec<Chain>,
     /// Where each chain is among them.
-    places: BTreeMap<Place, usize>,
+    by_id: BTreeMap<ChainId, usize>,
     /// Rules of all chains.
     rules: usize,
     /// Some were left out, so that nothing is known of what is dropped.
@@ -24,7 +24,7 @@ pub struct Firewall {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Chain {
-    place: Place,
+    chain_id: ChainId,
     /// `None`: only other chains lead to it.
     base: Option<Base>,
     rules: Vec<Rule>,
@@ -32,7 +32,7 @@ struct Chain {
 
 /// Where a chain is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct ChainId {
     /// Who has shown it.
     pub tool: Tool,
     /// As nftables calls it: `ip`, `ip6` or `inet`.
@@ -177,12 +177,12 @@ impl Firewall {
 
     /// The first base chain that surely drops the packet; `None`: none does.
     #[must_use]
-    pub fn dropped_by(&self, packet: Packet<'_>) -> Option<&Place> {
+    pub fn dropped_by(&self, packet: Packet<'_>) -> Option<&ChainId> {
         self.dropping(packet).next()
     }
 
     /// The base chains that surely drop the packet.
-    pub fn dropping<'a, 'p>(&'a self, packet: Packet<'p>) -> impl Iterator<Item = &'a Place> {
+    pub fn dropping<'a, 'p>(&'a self, packet: Packet<'p>) -> impl Iterator<Item = &'a ChainId> {
         let hook = match packet.outgoing {
             Some(_) => Hook::Forward,
             None => Hook::Input,
@@ -192,7 +192,7 @@ impl Firewall {
             let Some(base) = chain.base.filter(|base| base.hook == hook) else {
                 return false;
             };
-            if !chain.place.sees(packet.is_ipv6) {
+            if !chain.chain_id.sees(packet.is_ipv6) {
                 return false;
             }
             let mut walk = Walk {
@@ -204,45 +204,45 @@ impl Firewall {
             let may_pass = outcomes.accepted || outcomes.undecided && base.accepts;
             !may_pass
         });
-        dropping.map(|chain| &chain.place)
+        dropping.map(|chain| &chain.chain_id)
     }
 
     /// Who owns the chain, as its neighbours show.
     #[must_use]
-    pub fn owner(&self, place: &Place) -> Owner {
+    pub fn owner(&self, chain_id: &ChainId) -> Owner {
         let of_table = |chain: &&Chain| {
-            (&chain.place.table, &chain.place.family) == (&place.table, &place.family)
+            (&chain.chain_id.table, &chain.chain_id.family) == (&chain_id.table, &chain_id.family)
         };
         let begins = |start: &str| {
             let mut chains = self.chains.iter().filter(of_table);
-            chains.any(|chain| chain.place.chain.starts_with(start))
+            chains.any(|chain| chain.chain_id.chain.starts_with(start))
         };
         match () {
-            () if place.table == "firewalld" => Owner::Firewalld,
+            () if chain_id.table == "firewalld" => Owner::Firewalld,
             () if begins("ufw") => Owner::Ufw,
             () if begins("DOCKER-USER") => Owner::Docker,
             () => Owner::Rules,
         }
     }
 
-    fn add(&mut self, place: Place, base: Option<Base>) {
-        if self.places.contains_key(&place) {
+    fn add(&mut self, chain_id: ChainId, base: Option<Base>) {
+        if self.by_id.contains_key(&chain_id) {
             return;
         }
         if self.chains.len() >= CHAINS_MAX {
             self.is_cut = true;
             return;
         }
-        self.places.insert(place.clone(), self.chains.len());
+        self.by_id.insert(chain_id.clone(), self.chains.len());
         self.chains.push(Chain {
-            place,
+            chain_id,
             base,
             rules: Vec::new(),
         });
     }
 
-    fn add_rule(&mut self, place: &Place, rule: Rule) {
-        let Some(at) = self.places.get(place) else {
+    fn add_rule(&mut self, chain_id: &ChainId, rule: Rule) {
+        let Some(at) = self.by_id.get(chain_id) else {
             return;
         };
         if self.rules >= RULES_MAX {
@@ -253,12 +253,12 @@ impl Firewall {
         self.rules += 1;
     }
 
-    fn chain(&self, place: &Place) -> Option<&Chain> {
-        self.places.get(place).map(|at| &self.chains[*at])
+    fn chain(&self, chain_id: &ChainId) -> Option<&Chain> {
+        self.by_id.get(chain_id).map(|at| &self.chains[*at])
     }
 }
 
-impl Place {
+impl ChainId {
     /// As nft names a chain: `inet filter forward`.
     #[must_use]
     pub fn nft(&self) -> String {
@@ -283,7 +283,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ChainId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.tool {
             Tool::Nft => write!(f, "chain {}", self.nft()),
@@ -336,11 +336,11 @@ impl Walk<'_> {
             Verdict::Unknown => decided(true, true),
             Verdict::Jump(name) | Verdict::Goto(name) => {
                 let firewall = self.firewall;
-                let place = Place {
+                let chain_id = ChainId {
                     chain: name.clone(),
-                    ..chain.place.clone()
+                    ..chain.chain_id.clone()
                 };
-                match firewall.chain(&place) {
+                match firewall.chain(&chain_id) {
                     Some(called) => self.chain(called, depth + 1),
                     None => decided(true, true),
                 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::firewall::{Firewall, Owner, Packet, Place, Tool};
+use crate::firewall::{ChainId, Firewall, Owner, Packet, Tool};
 
 /// Packets that must pass.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -115,18 +115,21 @@ pub struct Openings {
 pub const COMMENT: &str = "keiro";
 
 /// Chains that drop what is needed, each with its owner.
-pub fn dropping<'a>(firewall: &'a Firewall, samples: &'a [Sample]) -> Vec<(&'a Sample, &'a Place)> {
-    let mut all: Vec<(&Sample, &Place)> = Vec::new();
+pub fn dropping<'a>(
+    firewall: &'a Firewall,
+    samples: &'a [Sample],
+) -> Vec<(&'a Sample, &'a ChainId)> {
+    let mut all: Vec<(&Sample, &ChainId)> = Vec::new();
     for sample in samples {
-        for place in firewall.dropping(sample.packet()) {
+        for chain_id in firewall.dropping(sample.packet()) {
             // The same chain, shown by both tools.
-            let is_twin = |(of, other): &(&Sample, &Place)| {
+            let is_twin = |(of, other): &(&Sample, &ChainId)| {
                 of.need == sample.need
                     && (&other.family, &other.table, &other.chain)
-                        == (&place.family, &place.table, &place.chain)
+                        == (&chain_id.family, &chain_id.table, &chain_id.chain)
             };
             if !all.iter().any(is_twin) {
-                all.push((sample, place));
+                all.push((sample, chain_id));
             }
         }
     }
@@ -146,20 +149,20 @@ pub struct Setting {
 /// Decides what to open for packets that the firewall surely drops.
 pub fn decide(firewall: &Firewall, samples: &[Sample], setting: &Setting) -> Openings {
     let mut openings = Openings::default();
-    for (sample, place) in dropping(firewall, samples) {
-        let owner = firewall.owner(place);
+    for (sample, chain_id) in dropping(firewall, samples) {
+        let owner = firewall.owner(chain_id);
         let shown = match owner {
-            Owner::Ufw => format!("{place} (ufw)"),
-            Owner::Firewalld => format!("{place} (firewalld)"),
-            Owner::Docker => format!("{place} (Docker)"),
-            Owner::Rules => place.to_string(),
+            Owner::Ufw => format!("{chain_id} (ufw)"),
+            Owner::Firewalld => format!("{chain_id} (firewalld)"),
+            Owner::Docker => format!("{chain_id} (Docker)"),
+            Owner::Rules => chain_id.to_string(),
         };
         if !openings.dropping.contains(&shown) {
             openings.dropping.push(shown);
         }
         let decided = match sample.need.names().find(|name| !is_plain(name)) {
             Some(name) => Err(NotOpened::Name(name.to_owned())),
-            None => opening(&sample.need, place, owner, setting),
+            None => opening(&sample.need, chain_id, owner, setting),
         };
         match decided {
             Ok(decided) => {
@@ -178,19 +181,19 @@ pub fn decide(firewall: &Firewall, samples: &[Sample], setting: &Setting) -> Ope
 
 fn opening(
     need: &Need,
-    place: &Place,
+    chain_id: &ChainId,
     owner: Owner,
     setting: &Setting,
 ) -> Result<Vec<Opening>, NotOpened> {
-    let in_chain = |chain: &str| match place.tool {
+    let in_chain = |chain: &str| match chain_id.tool {
         Tool::Iptables => Opening::Iptables {
-            is_ipv6: place.family == "ip6",
+            is_ipv6: chain_id.family == "ip6",
             chain: chain.to_owned(),
             need: need.clone(),
         },
         Tool::Nft => Opening::Nft {
-            family: place.family.clone(),
-            table: place.table.clone(),
+            family: chain_id.family.clone(),
+            table: chain_id.table.clone(),
             chain: chain.to_owned(),
             need: need.clone(),
         },
@@ -215,7 +218,7 @@ fn opening(
         }
         // Docker leaves this chain to the administrator, and calls it before its own.
         (Owner::Docker, Need::Forward { .. }) => vec![in_chain("DOCKER-USER")],
-        (Owner::Docker, Need::Port { .. }) | (Owner::Rules, _) => vec![in_chain(&place.chain)],
+        (Owner::Docker, Need::Port { .. }) | (Owner::Rules, _) => vec![in_chain(&chain_id.chain)],
     })
 }
 
@@ -457,8 +460,8 @@ impl Opening {
         else {
             return true;
         };
-        let place = |name: &str| text.find(&format!("\"{name}\""));
-        place(incoming) <= place(outgoing)
+        let chain_id = |name: &str| text.find(&format!("\"{name}\""));
+        chain_id(incoming) <= chain_id(outgoing)
     }
 
     /// Whether it is still there after the machine has restarted, and what to do if not; `None`: it is.

@@ -11,8 +11,8 @@ use std::time::Duration;
 use keiro_control::protocol::EventKind;
 
 use crate::facts::{
-    Endpoint, Facts, Gateway, Lan, Peer, PeerPath, Remote, Report, Session, Tenant, TenantPeer,
-    Uplink, Way,
+    Endpoint, Facts, Gateway, Lan, Peer, PeerPath, Remote, Report, RouteLookup, Session, Tenant,
+    TenantPeer, Uplink,
 };
 
 /// A branch with two uplinks, a hub and a tenant with a table, all of it well.
@@ -55,7 +55,7 @@ fn branch() -> Facts {
 }
 
 fn uplink(path: &str, interface: &str, address: &str) -> Uplink {
-    let by = Some(Way::Interface(interface.to_owned()));
+    let by = Some(RouteLookup::Interface(interface.to_owned()));
     Uplink {
         path: path.to_owned(),
         interface: Some(interface.to_owned()),
@@ -87,7 +87,7 @@ fn tenant() -> Tenant {
         peers: vec![TenantPeer {
             peer: "hub".to_owned(),
             prefixes: vec![theirs],
-            ways: vec![(theirs, Way::Interface("t-blue".to_owned()))],
+            routes: vec![(theirs, RouteLookup::Interface("t-blue".to_owned()))],
             ..TenantPeer::default()
         }],
         lans: vec![Lan {

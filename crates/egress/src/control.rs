@@ -67,14 +67,14 @@ pub(crate) enum Reply {
 pub(crate) struct ControlSocket {
     listener: UnixListener,
     path: PathBuf,
-    asked: mpsc::Receiver<Asked>,
-    ask: mpsc::Sender<Asked>,
+    asked: mpsc::Receiver<PendingRequest>,
+    ask: mpsc::Sender<PendingRequest>,
     handle: Handle,
     under_way: Arc<AtomicUsize>,
 }
 
 /// A request that waits for the event loop.
-pub(crate) struct Asked {
+pub(crate) struct PendingRequest {
     pub(crate) request: Request,
     pub(crate) reply: mpsc::Sender<Reply>,
 }
@@ -117,7 +117,7 @@ impl ControlSocket {
     }
 
     /// The next request; `None`: there is none.
-    pub(crate) fn take(&self) -> Option<Asked> {
+    pub(crate) fn take(&self) -> Option<PendingRequest> {
         self.asked.try_recv().ok()
     }
 }
@@ -135,7 +135,11 @@ impl AsFd for ControlSocket {
     }
 }
 
-fn serve(stream: &UnixStream, ask: &mpsc::Sender<Asked>, handle: &Handle) -> io::Result<()> {
+fn serve(
+    stream: &UnixStream,
+    ask: &mpsc::Sender<PendingRequest>,
+    handle: &Handle,
+) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -146,7 +150,8 @@ fn serve(stream: &UnixStream, ask: &mpsc::Sender<Asked>, handle: &Handle) -> io:
         Ok(request) => {
             let (reply, answered) = mpsc::channel();
             let gone = |_| io::Error::other("the daemon ends");
-            ask.send(Asked { request, reply }).map_err(|_| gone(()))?;
+            ask.send(PendingRequest { request, reply })
+                .map_err(|_| gone(()))?;
             handle.wake();
             match answered.recv().map_err(|_| gone(()))? {
                 Reply::Answer(mut answer, view) => {

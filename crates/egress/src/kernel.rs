@@ -30,7 +30,7 @@ use keiro_linux::{
     clock,
     epe::{
         Change, EpeError, Numbers, Owner, PROTOCOL_ASBR, PROTOCOL_EGRESS, Reconciler, Report,
-        RouteKey, State, Wanted, Watch,
+        RouteKey, RouteUpdate, State, Watch,
     },
     mptcp_pm::{self, PathManagerError},
     seg6::{Behaviour, Sid},
@@ -290,7 +290,7 @@ impl Kernel {
         self.look = Some(self.look.map_or(due, |look| look.min(due)));
     }
 
-    fn put(&mut self, wanted: &[Wanted]) -> Vec<ForwardingError> {
+    fn put(&mut self, wanted: &[RouteUpdate]) -> Vec<ForwardingError> {
         match self.numbers.changes(self.reconciler.wanted(), wanted) {
             Ok(changes) => self.apply(&changes),
             Err(exhausted) => vec![failed(format!("{} routes", wanted.len()), &exhausted)],
@@ -435,14 +435,14 @@ impl Forwarding for Kernel {
                 answers.remove(&unused);
             }
             let Some(via) = change.via else {
-                list.push(Wanted { key, nexthop: None });
+                list.push(RouteUpdate { key, nexthop: None });
                 continue;
             };
             match self.wanted(key, via, &mut answers, &mut errors) {
                 Some(wanted) => list.push(wanted),
                 // The route of the earlier run stays while its next hop is unresolved.
                 None if is_earlier => {}
-                None => list.push(Wanted { key, nexthop: None }),
+                None => list.push(RouteUpdate { key, nexthop: None }),
             }
         }
         errors.extend(self.put(&list));
@@ -483,9 +483,9 @@ impl Forwarding for Kernel {
     }
 
     fn settled(&mut self) -> Vec<ForwardingError> {
-        let gone: Vec<Wanted> = std::mem::take(&mut self.earlier)
+        let gone: Vec<RouteUpdate> = std::mem::take(&mut self.earlier)
             .into_iter()
-            .map(|key| Wanted { key, nexthop: None })
+            .map(|key| RouteUpdate { key, nexthop: None })
             .collect();
         if !gone.is_empty() {
             tracing::info!(

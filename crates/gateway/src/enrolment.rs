@@ -12,7 +12,7 @@ use anyhow::Context;
 use ipnet::IpNet;
 use keiro_control::{
     config::{Membership, Name, Tenant},
-    enrolment::{Hub, Refused, Verdict},
+    enrolment::{Decision, Hub, Refused},
     key::{PresharedKey, PublicKey},
     network::{EditError, Redemption, RegistryEdit, SecondHub, Site},
     network_channel::{Document, Enrol, EnrolRefused, EnrolRefusedReason, Enrolled},
@@ -42,7 +42,7 @@ const ENDED_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 impl Requests {
     /// Whether a request is to be judged; notes that it is.
-    fn may_judge(&mut self, provisional: &PublicKey, now: Instant) -> bool {
+    fn may_decide(&mut self, provisional: &PublicKey, now: Instant) -> bool {
         let is_recent = |at: &Instant| now.saturating_duration_since(*at) < JUDGE_EVERY;
         self.judged.retain(|_, at| is_recent(at));
         let may = !self.judged.contains_key(provisional);
@@ -64,7 +64,7 @@ impl Requests {
 }
 
 /// A site that is in the registry now.
-struct Taken {
+struct Admitted {
     answer: Box<Enrolled>,
     /// The name of the invitation; `None`: it was there before.
     invitation: Option<Name>,
@@ -80,7 +80,7 @@ impl Gateway {
         request: &Enrol,
     ) -> Result<(), DataThreadGone> {
         let now = Instant::now();
-        if !self.sites.requests.may_judge(provisional, now) {
+        if !self.sites.requests.may_decide(provisional, now) {
             return Ok(());
         }
         let remote = self.remote_of(peer)?;
@@ -98,7 +98,7 @@ impl Gateway {
             }
         };
         match judged {
-            Ok(Taken { answer, invitation }) => {
+            Ok(Admitted { answer, invitation }) => {
                 let is_new = invitation.is_some();
                 self.publish(EventKind::SiteJoined {
                     site: answer.name.to_string(),
@@ -162,7 +162,7 @@ impl Gateway {
         provisional: &PublicKey,
         request: &Enrol,
         remote: Option<SocketAddr>,
-    ) -> anyhow::Result<Result<Taken, Refused>> {
+    ) -> anyhow::Result<Result<Admitted, Refused>> {
         match &self.sites.of_file().network {
             Some(Membership::Hub(hub)) => {
                 self.take_into(&hub.registry, provisional, request, remote)
@@ -179,7 +179,7 @@ impl Gateway {
         provisional: &PublicKey,
         request: &Enrol,
         remote: Option<SocketAddr>,
-    ) -> anyhow::Result<Result<Taken, Refused>> {
+    ) -> anyhow::Result<Result<Admitted, Refused>> {
         refuse_locked(file)?;
         let mut edit = RegistryEdit::open(file)?;
         let tenant = &edit.registry().tenant;
@@ -202,16 +202,16 @@ impl Gateway {
             app_id: |name| AppId::of_name(name).0,
             now,
         };
-        let invitation = match hub.judge(provisional, request) {
-            Verdict::Refused(refused) => return Ok(Err(refused)),
-            Verdict::Again {
+        let invitation = match hub.decide(provisional, request) {
+            Decision::Refused(refused) => return Ok(Err(refused)),
+            Decision::Again {
                 site,
                 preshared_key,
                 prefixes,
             } => {
                 let is_second_hub = edit.registry().is_second_hub(&site);
                 let answer = self.enrolled(tenant, site, preshared_key, prefixes);
-                return Ok(Ok(Taken {
+                return Ok(Ok(Admitted {
                     answer: Box::new(Enrolled {
                         is_second_hub,
                         ..answer
@@ -219,7 +219,7 @@ impl Gateway {
                     invitation: None,
                 }));
             }
-            Verdict::New { invitation } => invitation,
+            Decision::New { invitation } => invitation,
         };
         let preshared_key = PresharedKey::from_bytes(random()?);
         let site = Site {
@@ -247,7 +247,7 @@ impl Gateway {
         edit.commit()?;
         let Enrol { name, prefixes, .. } = request.clone();
         let answer = self.enrolled(tenant, name, preshared_key, prefixes);
-        Ok(Ok(Taken {
+        Ok(Ok(Admitted {
             answer: Box::new(Enrolled {
                 is_second_hub,
                 ..answer
@@ -358,7 +358,7 @@ mod tests {
         let mut logged = Vec::new();
         for tenths in 0..700 {
             let now = begin + Duration::from_millis(100 * tenths);
-            if requests.may_judge(&keys[0], now) && tenths < 30 {
+            if requests.may_decide(&keys[0], now) && tenths < 30 {
                 judged.push(tenths);
             }
             if requests.may_log(now) {
@@ -368,8 +368,8 @@ mod tests {
         assert_eq!(judged, [0, 10, 20]);
         assert_eq!(logged, [0, 600]);
         let now = begin + Duration::from_secs(69);
-        assert!(!requests.may_judge(&keys[0], now) && requests.may_judge(&keys[1], now));
-        assert!(requests.may_judge(&keys[0], now + JUDGE_EVERY));
+        assert!(!requests.may_decide(&keys[0], now) && requests.may_decide(&keys[1], now));
+        assert!(requests.may_decide(&keys[0], now + JUDGE_EVERY));
         assert_eq!(requests.judged.len(), 1, "others are forgotten");
     }
 

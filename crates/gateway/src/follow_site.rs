@@ -21,7 +21,7 @@ use crate::{
     data::command::DataThreadGone,
     gateway::Gateway,
     planning::{Plan, PlannerInput, PlanningProblem},
-    site::{Part, inputs},
+    site::{SiteRole, inputs},
 };
 
 /// How long a start waits for the plan's file. Ours: it is read within some milliseconds, unless the
@@ -94,14 +94,14 @@ impl Gateway {
     /// not placed every application yet, this gateway plans alone if that leaves fewer unmet.
     pub(crate) fn plan_in_site(&self, input: &PlannerInput, plan_mode: PlanMode) -> Plan {
         let (mut kept, mut free) = (input.clone(), input.clone());
-        match (self.site.part(), self.config.gateway.planner) {
-            (Part::Alone, _) | (_, Planner::Off) => return self.solve(input, plan_mode),
-            (Part::Follows, _) => {
+        match (self.site.role(), self.config.gateway.planner) {
+            (SiteRole::Alone, _) | (_, Planner::Off) => return self.solve(input, plan_mode),
+            (SiteRole::Follows, _) => {
                 for (app, path) in &input.now {
                     kept.site.entry(*app).or_insert(*path);
                 }
             }
-            (Part::CutOff, _) => {
+            (SiteRole::CutOff, _) => {
                 free.site.clear();
                 // An operator asked for a plan from scratch.
                 if plan_mode == PlanMode::FromScratch {

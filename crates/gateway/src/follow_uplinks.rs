@@ -19,8 +19,8 @@ use crate::{
     data::command::{Command, DataThreadGone},
     gateway::Gateway,
     uplinks::{
-        Binding, Network, NetworkWatch, Problem, Step, UplinkChange, Uplinks, found_interfaces,
-        withheld,
+        Binding, Network, NetworkWatch, Problem, SocketAction, UplinkChange, Uplinks,
+        found_interfaces, withheld,
     },
 };
 
@@ -101,21 +101,21 @@ impl Gateway {
         change: UplinkChange,
         network: &Network,
     ) -> Result<(), DataThreadGone> {
-        let UplinkChange { local, step } = change;
+        let UplinkChange { local, action } = change;
         let mut paths = self.config.paths.iter();
         let path = paths.find(|path| path.local == local).cloned();
         let (Some(path), Some(id)) = (path, self.active.socket_of(&local)) else {
             return Ok(());
         };
-        match step {
-            Step::Bind(binding) => self.bind_uplink(&path, id, binding, network),
-            Step::BindToDevice(binding) => self.bind_to_device(&path, id, binding, network),
-            Step::Unbind(problem) => self.unbind_uplink(&path, id, problem),
-            Step::Challenge => {
+        match action {
+            SocketAction::Bind(binding) => self.bind_uplink(&path, id, binding, network),
+            SocketAction::BindToDevice(binding) => self.bind_to_device(&path, id, binding, network),
+            SocketAction::Unbind(problem) => self.unbind_uplink(&path, id, problem),
+            SocketAction::Challenge => {
                 self.publish_route(&path);
                 self.data.send(Command::ChallengePaths { id })
             }
-            Step::Report => {
+            SocketAction::Report => {
                 self.publish_route(&path);
                 Ok(())
             }

@@ -12,7 +12,7 @@ use crate::{
     planning::{PlanMode, PlannerInput, PlanningProblem, what_if::suppose},
     reload::Reloaded,
     show::{paths_in_use, plan_snapshot},
-    site::Part,
+    site::SiteRole,
 };
 
 type Answer = Result<Response, ErrorResponse>;
@@ -151,7 +151,7 @@ impl Gateway {
             // For hypothetical changes the other gateways' plans are unknown, so this gateway plans
             // alone.
             let alone = plan_mode == PlanMode::FromScratch || !what_if.is_empty();
-            let alone = alone && self.site.part() != Part::Alone;
+            let alone = alone && self.site.role() != SiteRole::Alone;
             let site = self.site.in_plan();
             let input = match alone {
                 true => view.input.alone(),
@@ -198,7 +198,7 @@ impl Gateway {
         self.with_view(|view| {
             Ok(Response::Plan(PlanSnapshot {
                 site: self.site.in_plan(),
-                alone: plan_mode == PlanMode::FromScratch && self.site.part() == Part::CutOff,
+                alone: plan_mode == PlanMode::FromScratch && self.site.role() == SiteRole::CutOff,
                 ..view.plan(&self.planning.plan, Some(&before))
             }))
         })

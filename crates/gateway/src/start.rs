@@ -95,13 +95,13 @@ impl Gateway {
             privileges::prepare_directories(&written, run_as);
         }
         let epoll = Arc::new(Epoll::new().context("epoll")?);
-        let mut surroundings = Surroundings::find(&written, &epoll)?;
-        let config = written.resolved(&surroundings.found);
+        let mut environment = Environment::find(&written, &epoll)?;
+        let config = written.resolved(&environment.found);
         if let Some(note) = config.unit_note() {
             tracing::info!("{note}");
         }
         let active = Active::default();
-        let prepared = active::prepare(&config, &active, surroundings.machine)?;
+        let prepared = active::prepare(&config, &active, environment.machine)?;
         let tenants = Tenants::default();
         let devices = tenants.prepare(&config)?;
 
@@ -114,7 +114,7 @@ impl Gateway {
                 Privileges::Reduced
             }
         };
-        surroundings.host_names.set_privileges(privileges);
+        environment.host_names.set_privileges(privileges);
         let data = DataPlane::start(&config, private_key, options, privileges)?;
         let (message_tls, tls_clients) = sockets
             .message_tls
@@ -122,7 +122,7 @@ impl Gateway {
             .transpose()
             .context("message_tls: cannot start")?
             .unzip();
-        let network = surroundings.network;
+        let network = environment.network;
         let wakers = Wakers::open(&epoll, &data.link, network.as_ref())?;
         let mut gateway = Self {
             config_file: ConfigFile::new(config_path, options, &config),
@@ -140,7 +140,7 @@ impl Gateway {
                 privileges,
             ),
             site: Site::start(&config, Arc::clone(&wakers.store), privileges)?,
-            host_names: surroundings.host_names,
+            host_names: environment.host_names,
             network,
             uplink_routes: UplinkRoutes::default(),
             data: data.handle,
@@ -164,8 +164,8 @@ impl Gateway {
             config,
             written,
             sites,
-            followed: surroundings.found.clone(),
-            found: surroundings.found,
+            followed: environment.found.clone(),
+            found: environment.found,
         };
         gateway.apply_first_configuration(prepared, devices)?;
         let listeners = sockets.messages.into_iter();
@@ -242,7 +242,7 @@ impl PlanningState {
 }
 
 /// What the configuration depends on outside of its file: interfaces, addresses, host names.
-struct Surroundings {
+struct Environment {
     /// `None`: the kernel does not report changes.
     network: Option<NetworkWatch>,
     machine: Network,
@@ -250,7 +250,7 @@ struct Surroundings {
     found: Found,
 }
 
-impl Surroundings {
+impl Environment {
     fn find(written: &Config, epoll: &Arc<Epoll>) -> anyhow::Result<Self> {
         let mut network = NetworkWatch::open()
             .inspect_err(

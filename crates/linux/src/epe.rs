@@ -24,7 +24,7 @@ use std::{
 use self::{kernel::Kernel, state::Effect};
 pub use self::{
     lookup::{ResolvedRoute, resolve_excluding},
-    numbers::{Exhausted, Numbers, Wanted},
+    numbers::{Exhausted, Numbers, RouteUpdate},
     state::{Change, OwnAddress, RouteKey, State, Table},
 };
 use crate::{

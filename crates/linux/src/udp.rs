@@ -77,7 +77,7 @@ pub struct Received<'a> {
 
 /// Datagrams for one destination.
 #[derive(Clone, Copy, Debug)]
-pub struct Outgoing<'a> {
+pub struct DatagramBatch<'a> {
     pub remote: SocketAddr,
     /// Source address; `None` leaves it to the kernel.
     pub source: Option<IpAddr>,
@@ -89,7 +89,7 @@ pub struct Outgoing<'a> {
     pub segment_size: usize,
 }
 
-/// Result of sending an [`Outgoing`].
+/// Result of sending a [`DatagramBatch`].
 #[derive(Debug)]
 pub enum Sent {
     /// The kernel took all of it.
@@ -308,7 +308,7 @@ impl BatchSocket {
     }
 
     /// Sends a batch. If a device refuses GSO, datagrams are sent one by one, now and from now on.
-    pub fn send(&mut self, outgoing: &Outgoing<'_>) -> Sent {
+    pub fn send(&mut self, outgoing: &DatagramBatch<'_>) -> Sent {
         let whole = outgoing.segment_size == 0 || outgoing.segment_size >= outgoing.data.len();
         if whole {
             return outcome(self.send_part(outgoing, outgoing.data, None));
@@ -337,7 +337,7 @@ impl BatchSocket {
 
     fn send_part(
         &self,
-        outgoing: &Outgoing<'_>,
+        outgoing: &DatagramBatch<'_>,
         contents: &[u8],
         segment_size: Option<usize>,
     ) -> io::Result<()> {
@@ -502,7 +502,7 @@ mod tests {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let (mut from, to) = (bind(address), bind(address));
             let data: Vec<u8> = (0..2500u32).map(|i| i as u8).collect();
-            let outgoing = Outgoing {
+            let outgoing = DatagramBatch {
                 remote: to.local(),
                 source: None,
                 ecn: 0b10,
@@ -569,7 +569,7 @@ mod tests {
     fn too_large_datagrams_are_distinguished_from_other_errors() {
         let (mut from, to) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
         let data = vec![0; 65_530];
-        let outgoing = Outgoing {
+        let outgoing = DatagramBatch {
             remote: to.local(),
             source: None,
             ecn: 0,
@@ -584,7 +584,7 @@ mod tests {
         let to = bind("127.0.0.1:0");
         set_option(&to, libc::SOL_SOCKET, libc::SO_RCVBUF, 4096).unwrap();
         let mut from = bind("127.0.0.1:0");
-        let outgoing = Outgoing {
+        let outgoing = DatagramBatch {
             remote: to.local(),
             source: None,
             ecn: 0,

@@ -34,7 +34,7 @@ const DOUBT_RATIO: f64 = 0.15;
 #[derive(Clone, Debug, Default)]
 pub struct CapacityTracker {
     kept: VecDeque<Kept>,
-    newest: Option<Found>,
+    newest: Option<ConfirmedCapacity>,
     /// The share of recent trains that were slower than the known rate.
     slower_share: f64,
     is_uncertain: bool,
@@ -50,7 +50,7 @@ struct Kept {
 
 /// A path's capacity and when it was last confirmed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Found {
+pub struct ConfirmedCapacity {
     pub capacity: Capacity,
     /// When the newest train had come.
     pub at: Instant,
@@ -70,7 +70,7 @@ impl CapacityTracker {
             self.kept.pop_front();
         }
         if let Some(capacity) = self.estimate(now) {
-            self.newest = Some(Found { capacity, at: now });
+            self.newest = Some(ConfirmedCapacity { capacity, at: now });
         }
         if let (Some(found), Some(rate)) = (self.newest, fastest) {
             let slower = f64::from(u8::from(rate < slower_limit(&found.capacity)));
@@ -160,7 +160,7 @@ impl CapacityTracker {
     }
 
     /// What was found last; `None`: nothing yet.
-    pub fn found(&self) -> Option<Found> {
+    pub fn found(&self) -> Option<ConfirmedCapacity> {
         self.newest
     }
 }

@@ -1,6 +1,7 @@
 //! Pages: which there are, and what each shows of a snapshot.
 
 mod about;
+mod address;
 mod app;
 mod app_table;
 mod apps;
@@ -15,13 +16,12 @@ mod part;
 mod path;
 mod path_health;
 mod paths;
-mod place;
 mod tenants;
 mod what_if;
 
 use maud::{Markup, html};
 
-pub(crate) use self::place::Place;
+pub(crate) use self::address::PageAddress;
 use crate::{
     http::Site,
     source::{Fault, Needs, Source, View},
@@ -80,25 +80,25 @@ impl Page {
 }
 
 /// Makes the page at `place` from a poll, and from answers to questions where it needs them.
-pub(crate) async fn render(site: &Site, source: &Source, view: &View, place: &Place) -> Page {
+pub(crate) async fn render(site: &Site, source: &Source, view: &View, place: &PageAddress) -> Page {
     let base = format!("/{}", source.name);
     let mut page = match &view.data {
         Some(data) => match place {
-            Place::Overview => overview::page(source, data, &base),
-            Place::Apps(list) => apps::page(source, data, &base, list),
-            Place::App { name, span } => app::page(source, data, &base, name, *span).await,
-            Place::Paths => paths::page(data, &base),
-            Place::Path { name, span } => path::page(source, data, &base, name, *span).await,
-            Place::WhatIf(form) => what_if::page(source, data, &base, form).await,
-            Place::Tenants => tenants::page(data, &base),
-            Place::Egress => egress::page(site).await,
-            Place::Network => network::page(data, &base),
-            Place::Events(filter) => events::page(source, &base, filter),
-            Place::Config => config::page(data),
-            Place::About => about::page(site, source, view),
+            PageAddress::Overview => overview::page(source, data, &base),
+            PageAddress::Apps(list) => apps::page(source, data, &base, list),
+            PageAddress::App { name, span } => app::page(source, data, &base, name, *span).await,
+            PageAddress::Paths => paths::page(data, &base),
+            PageAddress::Path { name, span } => path::page(source, data, &base, name, *span).await,
+            PageAddress::WhatIf(form) => what_if::page(source, data, &base, form).await,
+            PageAddress::Tenants => tenants::page(data, &base),
+            PageAddress::Egress => egress::page(site).await,
+            PageAddress::Network => network::page(data, &base),
+            PageAddress::Events(filter) => events::page(source, &base, filter),
+            PageAddress::Config => config::page(data),
+            PageAddress::About => about::page(site, source, view),
         },
-        None if *place == Place::Egress => egress::page(site).await,
-        None if *place == Place::About => about::page(site, source, view),
+        None if *place == PageAddress::Egress => egress::page(site).await,
+        None if *place == PageAddress::About => about::page(site, source, view),
         None => Page::new(place.title()).fixed(html! {
             p { "Nothing is known of this gateway yet. This page shows it as soon as it answers." }
         }),

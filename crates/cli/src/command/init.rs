@@ -26,7 +26,7 @@ use keiro_linux::interface::{self, InterfaceAddress};
 use super::{
     keys,
     machine::{Machine, is_public},
-    openings::{self, Wanted},
+    openings::{self, FirewallNeeds},
     record::Record,
 };
 use crate::{args, failure::Failure, output};
@@ -230,7 +230,7 @@ fn open_firewall(args: &args::Init, network: &NetworkTemplate, file: &Path) -> R
     }
     let machine = Machine::look()?;
     let device = format!("keiro{}", tenant.id);
-    let wanted = Wanted {
+    let wanted = FirewallNeeds {
         machine: &machine,
         prefixes: &tenant.prefixes,
         device: &device,

@@ -30,7 +30,7 @@ use self::{
 use super::{
     keys,
     machine::Machine,
-    openings::{self, Wanted},
+    openings::{self, FirewallNeeds},
     program::{Output, output},
 };
 use crate::{args, failure::Failure, output::message};
@@ -54,7 +54,7 @@ pub(super) fn join(args: &args::Join) -> Result<(), Failure> {
         .hint("connect an uplink first; `ip route` lists the routes"));
     }
     let networks = Networks::choose(args, &machine)?;
-    let wanted = |device| Wanted {
+    let wanted = |device| FirewallNeeds {
         machine: &machine,
         prefixes: &networks.local,
         device,
@@ -91,7 +91,7 @@ pub(super) fn join(args: &args::Join) -> Result<(), Failure> {
     installed.keep_key();
     let configured = installed.configure(&files, &token, &enrolled, &machine, &networks)?;
     if !openings.all.is_empty() {
-        installed.open_firewall(&Wanted {
+        installed.open_firewall(&FirewallNeeds {
             device: &configured.device,
             ..wanted(USUAL_DEVICE)
         });
@@ -110,7 +110,7 @@ pub(super) fn join(args: &args::Join) -> Result<(), Failure> {
             enrolled.hub
         );
         if !args.no_firewall {
-            openings::say_what_a_hub_needs(&Wanted {
+            openings::say_what_a_hub_needs(&FirewallNeeds {
                 is_hub: true,
                 ..wanted(USUAL_DEVICE)
             });

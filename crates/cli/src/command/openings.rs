@@ -17,7 +17,7 @@ use super::{
 use crate::output::message;
 
 /// What a gateway needs of the firewall.
-pub(super) struct Wanted<'a> {
+pub(super) struct FirewallNeeds<'a> {
     pub(super) machine: &'a Machine,
     /// Networks behind it that take part.
     pub(super) prefixes: &'a [IpNet],
@@ -30,7 +30,7 @@ pub(super) struct Wanted<'a> {
 }
 
 /// What the firewall surely drops of it, and how to open that. The firewall's state is read now.
-pub(super) fn find(wanted: &Wanted<'_>) -> Openings {
+pub(super) fn find(wanted: &FirewallNeeds<'_>) -> Openings {
     let (rules, problem) = firewall::look();
     if let Some(problem) = problem {
         message!("keiro: warning: {problem}");
@@ -66,7 +66,7 @@ pub(super) fn show(openings: &Openings) {
 }
 
 /// Names what is still dropped that a hub needs, which was not confirmed.
-pub(super) fn say_what_a_hub_needs(wanted: &Wanted<'_>) {
+pub(super) fn say_what_a_hub_needs(wanted: &FirewallNeeds<'_>) {
     let found = find(wanted);
     if found.all.is_empty() {
         return;
@@ -214,7 +214,7 @@ fn of_interfaces(text: &str) -> BTreeMap<String, String> {
     found
 }
 
-impl Wanted<'_> {
+impl FirewallNeeds<'_> {
     fn uplinks(&self) -> Vec<String> {
         let all = self.machine.uplinks.iter();
         let mut names: Vec<String> = all.map(|uplink| uplink.interface.clone()).collect();

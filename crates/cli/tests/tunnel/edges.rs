@@ -12,7 +12,7 @@ use std::{
 use keiro_control::protocol::EventKind;
 use keiro_linux::{
     process::SIGKILL,
-    udp::{BatchSocket, Outgoing, Purpose},
+    udp::{BatchSocket, DatagramBatch, Purpose},
 };
 use serde_json::Value;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -157,7 +157,7 @@ fn a_large_buffer_that_does_not_fit_counts_its_packets() {
     let from: SocketAddr = "[fd00:1::1]:0".parse().expect("an address");
     let sent = host.run(|| {
         let mut socket = BatchSocket::bind(from, Purpose::Path).expect("bound");
-        socket.send(&Outgoing {
+        socket.send(&DatagramBatch {
             remote: "[fd00:2::1]:9".parse().expect("an address"),
             source: None,
             ecn: 0,

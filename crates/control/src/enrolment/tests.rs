@@ -52,11 +52,11 @@ fn by_bytes(name: &str) -> u32 {
     name.bytes().fold(7, add)
 }
 
-fn judge_at(now: &str, registry: &Registry, request: &Enrol) -> Verdict {
-    judge_by(by_bytes, now, registry, request)
+fn decide_at(now: &str, registry: &Registry, request: &Enrol) -> Decision {
+    decide_by(by_bytes, now, registry, request)
 }
 
-fn judge_by(app_id: fn(&str) -> u32, now: &str, registry: &Registry, request: &Enrol) -> Verdict {
+fn decide_by(app_id: fn(&str) -> u32, now: &str, registry: &Registry, request: &Enrol) -> Decision {
     let config = config();
     let uplinks = ["198.51.100.1".parse().expect("an address")];
     let hub = Hub {
@@ -68,17 +68,17 @@ fn judge_by(app_id: fn(&str) -> u32, now: &str, registry: &Registry, request: &E
         app_id,
         now: humantime::parse_rfc3339(now).expect("a time"),
     };
-    hub.judge(&PROVISIONAL, request)
+    hub.decide(&PROVISIONAL, request)
 }
 
-fn judge(registry: &Registry, request: &Enrol) -> Verdict {
-    judge_at("2029-06-01T00:00:00Z", registry, request)
+fn decide(registry: &Registry, request: &Enrol) -> Decision {
+    decide_at("2029-06-01T00:00:00Z", registry, request)
 }
 
 #[track_caller]
-fn is_refused(verdict: Verdict, reason: EnrolRefusedReason, parts: &[&str]) {
-    let Verdict::Refused(refused) = verdict else {
-        panic!("{verdict:?}");
+fn is_refused(decision: Decision, reason: EnrolRefusedReason, parts: &[&str]) {
+    let Decision::Refused(refused) = decision else {
+        panic!("{decision:?}");
     };
     assert_eq!(refused.reason, reason, "{refused:?}");
     for part in parts {
@@ -95,16 +95,19 @@ fn who_is_invited_becomes_a_site_under_any_free_name() {
     for name in ["tokyo", "nagoya"] {
         let request = enrol(name, SITE_KEY, &["10.1.0.0/24", "fd00:1::/64"]);
         let invitation = Name::new("tokyo").expect("a name");
-        assert_eq!(judge(&registry(""), &request), Verdict::New { invitation });
+        assert_eq!(
+            decide(&registry(""), &request),
+            Decision::New { invitation }
+        );
     }
 }
 
 #[test]
 fn an_invitation_ends_by_the_hubs_clock() {
     let request = enrol("tokyo", SITE_KEY, &["10.1.0.0/24"]);
-    let verdict = judge_at("2030-06-01T00:00:00Z", &registry(""), &request);
+    let decision = decide_at("2030-06-01T00:00:00Z", &registry(""), &request);
     let parts = ["expired at 2030-01-01T00:00:00Z", "2030-06-01", "--replace"];
-    is_refused(verdict, EnrolRefusedReason::Expired, &parts);
+    is_refused(decision, EnrolRefusedReason::Expired, &parts);
 }
 
 #[test]
@@ -113,7 +116,7 @@ fn an_invitation_that_is_gone_is_revoked() {
     let registry = Registry::parse(text, "registry.toml").expect("a registry");
     let request = enrol("tokyo", SITE_KEY, &["10.1.0.0/24"]);
     is_refused(
-        judge(&registry, &request),
+        decide(&registry, &request),
         EnrolRefusedReason::Revoked,
         &["keiro invite"],
     );
@@ -137,7 +140,8 @@ fn the_same_key_gets_the_same_answer_for_an_hour_whatever_else_it_asks_for() {
             "2029-05-01T00:59:59Z",
             "2029-04-30T23:30:00Z",
         ] {
-            let Verdict::Again { site, prefixes, .. } = judge_at(time, &registry, &request) else {
+            let Decision::Again { site, prefixes, .. } = decide_at(time, &registry, &request)
+            else {
                 panic!("{request:?}");
             };
             assert_eq!(site.as_str(), "osaka");
@@ -149,8 +153,8 @@ fn the_same_key_gets_the_same_answer_for_an_hour_whatever_else_it_asks_for() {
             "2029-04-30T22:00:00Z",
         ] {
             let parts = ["used at 2029-05-01T00:00:00Z", "--replace"];
-            let verdict = judge_at(time, &registry, &request);
-            is_refused(verdict, EnrolRefusedReason::Used, &parts);
+            let decision = decide_at(time, &registry, &request);
+            is_refused(decision, EnrolRefusedReason::Used, &parts);
         }
     }
 }
@@ -159,12 +163,12 @@ fn the_same_key_gets_the_same_answer_for_an_hour_whatever_else_it_asks_for() {
 fn another_key_is_refused_with_when_and_from_where_it_was_used() {
     let request = enrol("tokyo", SITE_KEY, &["10.1.0.0/24"]);
     let used = EnrolRefusedReason::Used;
-    let verdict = judge(&registry(&redeemed_by(OSAKA_KEY)), &request);
+    let decision = decide(&registry(&redeemed_by(OSAKA_KEY)), &request);
     let when = "used at 2029-05-01T00:00:00Z from 203.0.113.5";
-    is_refused(verdict, used, &[when, "keiro revoke osaka"]);
+    is_refused(decision, used, &[when, "keiro revoke osaka"]);
     // The site was revoked: its key does not come back by the old invitation.
-    let verdict = judge(&registry(&redeemed_by(SITE_KEY)), &request);
-    is_refused(verdict, used, &[when, "--replace"]);
+    let decision = decide(&registry(&redeemed_by(SITE_KEY)), &request);
+    is_refused(decision, used, &[when, "--replace"]);
 }
 
 #[test]
@@ -179,7 +183,7 @@ fn names_of_others_are_refused() {
     ] {
         let request = enrol(name, SITE_KEY, &["10.1.0.0/24"]);
         is_refused(
-            judge(&registry(""), &request),
+            decide(&registry(""), &request),
             EnrolRefusedReason::NameTaken,
             &[owner, "--name"],
         );
@@ -197,7 +201,7 @@ fn keys_of_others_are_refused() {
     ] {
         let request = enrol("tokyo", key, &["10.1.0.0/24"]);
         is_refused(
-            judge(&registry(""), &request),
+            decide(&registry(""), &request),
             EnrolRefusedReason::KeyTaken,
             &[owner],
         );
@@ -254,12 +258,16 @@ fn prefixes_of_others_and_beyond_the_invitation_are_refused() {
         (&bound, &["10.1.0.0/24", "10.3.0.0/24"], &["10.3.0.0/24"]),
     ] {
         let request = enrol("tokyo", SITE_KEY, prefixes);
-        is_refused(judge(registry, &request), EnrolRefusedReason::Prefix, parts);
+        is_refused(
+            decide(registry, &request),
+            EnrolRefusedReason::Prefix,
+            parts,
+        );
     }
     let inside = enrol("tokyo", SITE_KEY, &["10.1.7.0/24"]);
-    assert!(matches!(judge(&bound, &inside), Verdict::New { .. }));
+    assert!(matches!(decide(&bound, &inside), Decision::New { .. }));
     let permitted = enrol("tokyo", SITE_KEY, &["192.0.4.0/24"]);
-    assert!(matches!(judge(&public, &permitted), Verdict::New { .. }));
+    assert!(matches!(decide(&public, &permitted), Decision::New { .. }));
     let private = [
         "10.1.0.0/24",
         "172.31.0.0/24",
@@ -268,7 +276,7 @@ fn prefixes_of_others_and_beyond_the_invitation_are_refused() {
         "fd12::/48",
     ];
     let request = enrol("tokyo", SITE_KEY, &private);
-    assert!(matches!(judge(&free, &request), Verdict::New { .. }));
+    assert!(matches!(decide(&free, &request), Decision::New { .. }));
 }
 
 #[test]
@@ -276,23 +284,23 @@ fn a_name_whose_application_has_the_number_of_another_one_is_refused() {
     let at = "2029-06-01T00:00:00Z";
     // `sites@tokyo` and `sites@osaka`.
     let request = enrol("tokyo", SITE_KEY, &["10.1.0.0/24"]);
-    let verdict = judge_by(by_length, at, &registry(""), &request);
+    let decision = decide_by(by_length, at, &registry(""), &request);
     let parts = ["`tokyo` has the same number on the wire", "--name"];
-    is_refused(verdict, EnrolRefusedReason::NameTaken, &parts);
+    is_refused(decision, EnrolRefusedReason::NameTaken, &parts);
     let request = enrol("nagoya", SITE_KEY, &["10.1.0.0/24"]);
-    let verdict = judge_by(by_length, at, &registry(""), &request);
-    assert!(matches!(verdict, Verdict::New { .. }), "{verdict:?}");
+    let decision = decide_by(by_length, at, &registry(""), &request);
+    assert!(matches!(decision, Decision::New { .. }), "{decision:?}");
     // Keiro's own has 13 bytes.
     let request = enrol("narashi", SITE_KEY, &["10.1.0.0/24"]);
-    let verdict = judge_by(by_length, at, &registry(""), &request);
-    is_refused(verdict, EnrolRefusedReason::NameTaken, &parts[1..]);
+    let decision = decide_by(by_length, at, &registry(""), &request);
+    is_refused(decision, EnrolRefusedReason::NameTaken, &parts[1..]);
 }
 
 #[test]
 fn a_network_that_another_site_has_too_may_be_mapped_to_one_that_is_free() {
     let offered = |registry: &Registry, prefixes: &[&str], parts: &[&str]| {
-        let verdict = judge(registry, &enrol("tokyo", SITE_KEY, prefixes));
-        is_refused(verdict, EnrolRefusedReason::Prefix, parts);
+        let decision = decide(registry, &enrol("tokyo", SITE_KEY, prefixes));
+        is_refused(decision, EnrolRefusedReason::Prefix, parts);
     };
     let all = registry("");
     offered(
@@ -315,9 +323,9 @@ fn a_network_that_another_site_has_too_may_be_mapped_to_one_that_is_free() {
     let bound = registry(", prefixes = [\"10.2.0.0/22\"]");
     offered(&bound, &["10.2.0.0/24"], &["--map 10.2.0.0/24=10.2.1.0/24"]);
     let full = registry(", prefixes = [\"10.2.0.0/24\"]");
-    let verdict = judge(&full, &enrol("tokyo", SITE_KEY, &["10.2.0.0/24"]));
-    let Verdict::Refused(refused) = verdict else {
-        panic!("{verdict:?}");
+    let decision = decide(&full, &enrol("tokyo", SITE_KEY, &["10.2.0.0/24"]));
+    let Decision::Refused(refused) = decision else {
+        panic!("{decision:?}");
     };
     assert!(!refused.text.contains("--map"), "{}", refused.text);
 }

@@ -154,7 +154,7 @@ impl WhatIf {
     ///
     /// # Errors
     /// The first that does not.
-    pub fn judge(&self) -> Result<(), InvalidValue> {
+    pub fn validate(&self) -> Result<(), InvalidValue> {
         match self {
             Self::LosePath { .. } | Self::AddApp { .. } => Ok(()),
             Self::SetPath {
@@ -248,7 +248,7 @@ impl WhatIf {
             }
             _ => return Err(form()),
         };
-        change.judge().map_err(WhatIfError::InvalidValue)?;
+        change.validate().map_err(WhatIfError::InvalidValue)?;
         Ok(change)
     }
 }

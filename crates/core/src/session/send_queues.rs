@@ -28,7 +28,7 @@ use keiro_units::Instant;
 
 use self::{
     datagrams::{OutDatagram, OutDatagrams},
-    messages::{OutMessages, Part},
+    messages::{MessagePart, OutMessages},
     ready::{QueueKey, QueuePath, ReadyQueues, ScheduleKey},
     streams::OutStreams,
 };
@@ -279,7 +279,7 @@ impl SendQueues {
     }
 
     /// `part` of a message has left over `path`.
-    fn on_part_sent(&mut self, path: PathId, id: u64, part: Part) {
+    fn on_part_sent(&mut self, path: PathId, id: u64, part: MessagePart) {
         self.messages.on_part_sent(id, part);
         let item = SendItem::Message(id);
         let Some((schedule_key, app)) = self.schedule_key_of(item).zip(self.app_of(item)) else {

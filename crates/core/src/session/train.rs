@@ -10,7 +10,7 @@
 use std::{collections::VecDeque, time::Duration};
 
 use keiro_model::{
-    bottleneck::{CapacityTracker, Found},
+    bottleneck::{CapacityTracker, ConfirmedCapacity},
     capacity::{Stamp, Train},
     probing,
 };
@@ -306,7 +306,7 @@ impl Trains {
         self.follower.forget();
     }
 
-    pub(crate) fn found(&self) -> Option<Found> {
+    pub(crate) fn found(&self) -> Option<ConfirmedCapacity> {
         self.follower.found()
     }
 

@@ -6,7 +6,7 @@ use super::Cause;
 use crate::{
     Facts, Subject,
     facts::{Lan, Tenant, Uplink},
-    firewall::{Firewall, Owner, Packet, Place, Tool},
+    firewall::{ChainId, Firewall, Owner, Packet, Tool},
 };
 
 pub(super) static INPUT_BLOCKED: Cause = Cause {
@@ -36,16 +36,16 @@ pub(super) static INPUT_BLOCKED: Cause = Cause {
                 is_reply,
             };
             let path = Subject::Path(uplink.path.clone());
-            if let Some(place) = facts.firewall.dropped_by(packet)
+            if let Some(chain_id) = facts.firewall.dropped_by(packet)
                 && !found.has(&path)
             {
                 all.push(INPUT_BLOCKED.found(
                     path,
                     format!(
-                        "{place} drops what comes in by {interface} for UDP port {}",
+                        "{chain_id} drops what comes in by {interface} for UDP port {}",
                         uplink.port
                     ),
-                    open_port(&facts.firewall, place, uplink.port),
+                    open_port(&facts.firewall, chain_id, uplink.port),
                 ));
             }
         }
@@ -62,13 +62,13 @@ pub(super) static FORWARD_BLOCKED: Cause = Cause {
         let mut all = Vec::new();
         for tenant in &facts.tenants {
             let blocked = tenant.lans.iter().find_map(|lan| {
-                let place = blocked_between(&facts.firewall, tenant, lan)?;
-                Some((lan, place))
+                let chain_id = blocked_between(&facts.firewall, tenant, lan)?;
+                Some((lan, chain_id))
             });
-            let Some((lan, place)) = blocked else {
+            let Some((lan, chain_id)) = blocked else {
                 continue;
             };
-            let owner = match facts.firewall.owner(place) {
+            let owner = match facts.firewall.owner(chain_id) {
                 Owner::Docker => ", whose policy Docker has set,",
                 Owner::Ufw => " of ufw",
                 Owner::Firewalld => " of firewalld",
@@ -77,10 +77,10 @@ pub(super) static FORWARD_BLOCKED: Cause = Cause {
             all.push(FORWARD_BLOCKED.found(
                 Subject::Tenant(tenant.name.clone()),
                 format!(
-                    "{place}{owner} drops packets between {} and {}",
+                    "{chain_id}{owner} drops packets between {} and {}",
                     lan.interface, tenant.device
                 ),
-                pass_between(&facts.firewall, place, &lan.interface, &tenant.device),
+                pass_between(&facts.firewall, chain_id, &lan.interface, &tenant.device),
             ));
         }
         all
@@ -109,7 +109,7 @@ fn missing(facts: &Facts, uplink: &Uplink) -> Option<bool> {
 
 /// The chain that drops packets between the tenant's hosts and its peers in both directions. One direction may be
 /// meant.
-fn blocked_between<'a>(firewall: &'a Firewall, tenant: &Tenant, lan: &Lan) -> Option<&'a Place> {
+fn blocked_between<'a>(firewall: &'a Firewall, tenant: &Tenant, lan: &Lan) -> Option<&'a ChainId> {
     [false, true].into_iter().find_map(|is_ipv6| {
         let is_of = |network: &&IpNet| network.addr().is_ipv6() == is_ipv6;
         let mut of_peers = tenant.peers.iter().flat_map(|peer| &peer.prefixes);
@@ -138,32 +138,32 @@ fn blocked_between<'a>(firewall: &'a Firewall, tenant: &Tenant, lan: &Lan) -> Op
 }
 
 /// The command that lets packets to a UDP port in.
-fn open_port(firewall: &Firewall, place: &Place, port: u16) -> String {
-    match (firewall.owner(place), place.tool) {
+fn open_port(firewall: &Firewall, chain_id: &ChainId, port: u16) -> String {
+    match (firewall.owner(chain_id), chain_id.tool) {
         (Owner::Ufw, _) => format!("`ufw allow {port}/udp`"),
         (Owner::Firewalld, _) => {
             format!("`firewall-cmd --permanent --add-port={port}/udp && firewall-cmd --reload`")
         }
         (Owner::Docker | Owner::Rules, Tool::Iptables) => format!(
             "`{} -I INPUT -p udp --dport {port} -j ACCEPT`, and the same where the machine keeps its rules",
-            place.iptables()
+            chain_id.iptables()
         ),
         (Owner::Docker | Owner::Rules, Tool::Nft) => format!(
             "`nft insert rule {} udp dport {port} accept`, and the same in /etc/nftables.conf",
-            place.nft()
+            chain_id.nft()
         ),
     }
 }
 
 /// The command that lets packets pass between two interfaces.
-fn pass_between(firewall: &Firewall, place: &Place, lan: &str, device: &str) -> String {
-    let iptables = place.iptables();
+fn pass_between(firewall: &Firewall, chain_id: &ChainId, lan: &str, device: &str) -> String {
+    let iptables = chain_id.iptables();
     let both = |chain: &str| {
         format!(
             "`{iptables} -I {chain} -i {lan} -o {device} -j ACCEPT && {iptables} -I {chain} -i {device} -o {lan} -j ACCEPT`"
         )
     };
-    match (firewall.owner(place), place.tool) {
+    match (firewall.owner(chain_id), chain_id.tool) {
         (Owner::Ufw, _) => {
             format!(
                 "`ufw route allow in on {lan} out on {device} && ufw route allow in on {device} out on {lan}`"
@@ -180,7 +180,7 @@ fn pass_between(firewall: &Firewall, place: &Place, lan: &str, device: &str) -> 
             )
         }
         (Owner::Rules, Tool::Nft) => {
-            let chain = place.nft();
+            let chain = chain_id.nft();
             format!(
                 "`nft 'insert rule {chain} iifname \"{lan}\" oifname \"{device}\" accept; insert rule {chain} iifname \
                  \"{device}\" oifname \"{lan}\" accept'`, and the same in /etc/nftables.conf"

@@ -20,7 +20,7 @@ pub(super) static ONE_WAY: Cause = Cause {
     what: "the packets of a peer arrive here, and ours do not reach it",
     remedy: "the firewall here for what leaves, that of the peer for what enters",
     check: |facts, _| {
-        let one_way = with_trouble(facts, PathFault::OneWay);
+        let one_way = with_fault(facts, PathFault::OneWay);
         let mut found = Vec::new();
         for (peer, path) in one_way {
             let to = path.remote.as_deref().unwrap_or("the peer");
@@ -57,7 +57,7 @@ pub(super) static PATH_SILENT: Cause = Cause {
     what: "nothing on a path is answered, while the peer is up over another one",
     remedy: "the line, and `keiro doctor` at the peer",
     check: |facts, found| {
-        let silent = with_trouble(facts, PathFault::Silent);
+        let silent = with_fault(facts, PathFault::Silent);
         let silent = silent.filter(|(peer, path)| is_up(peer) && !has(found, path));
         let of = |(peer, path): (&Peer, &PeerPath)| {
             let to = path.remote.as_deref().unwrap_or("the peer");
@@ -81,7 +81,7 @@ pub(super) static PATH_MTU: Cause = Cause {
     check: |facts, _| {
         let small = [PathFault::SmallMtu, PathFault::TooSmall];
         let mut found = Vec::new();
-        for (peer, path) in small.into_iter().flat_map(|of| with_trouble(facts, of)) {
+        for (peer, path) in small.into_iter().flat_map(|of| with_fault(facts, of)) {
             let uplink = facts.uplinks.iter().find(|uplink| uplink.path == path.path);
             let near = uplink.filter(|uplink| uplink.mtu > 0 && u64::from(uplink.mtu) < 1280);
             let interface = near.and_then(|uplink| uplink.interface.as_deref());
@@ -94,7 +94,7 @@ pub(super) static PATH_MTU: Cause = Cause {
                     path.remote.as_deref().unwrap_or("the peer")
                 ),
             };
-            let finding = match path.trouble {
+            let finding = match path.fault {
                 Some(PathFault::TooSmall) => format!(
                     "packets of 576 bytes to {} are lost and short ones are not, so it is not used",
                     peer.name
@@ -140,13 +140,13 @@ pub(super) static PEER_MOVES: Cause = Cause {
     },
 };
 
-fn with_trouble(facts: &Facts, trouble: PathFault) -> impl Iterator<Item = (&Peer, &PeerPath)> {
+fn with_fault(facts: &Facts, fault: PathFault) -> impl Iterator<Item = (&Peer, &PeerPath)> {
     let peers = facts.peers.iter();
     let paths = peers.flat_map(|peer| {
         let paths = peer.session.iter().flat_map(|session| &session.paths);
         paths.map(move |path| (peer, path))
     });
-    paths.filter(move |(_, path)| path.trouble == Some(trouble) && !path.is_abandoned)
+    paths.filter(move |(_, path)| path.fault == Some(fault) && !path.is_abandoned)
 }
 
 fn is_up(peer: &Peer) -> bool {

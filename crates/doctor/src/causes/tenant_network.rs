@@ -6,7 +6,7 @@ use keiro_control::config::{Conflict, PrefixOwner, Withheld};
 use super::Cause;
 use crate::{
     Found, Subject,
-    facts::{Lan, Tenant, TenantPeer, VERSIONS, Way},
+    facts::{Lan, RouteLookup, Tenant, TenantPeer, VERSIONS},
 };
 
 /// Packets from peers after which hosts should have answered. Ours.
@@ -155,8 +155,8 @@ pub(super) static ROUTED_ELSEWHERE: Cause = Cause {
                 continue;
             }
             for of in &tenant.peers {
-                let elsewhere = of.ways.iter().find_map(|(prefix, way)| match way {
-                    Way::Interface(by) if *by != tenant.device => Some((prefix, by)),
+                let elsewhere = of.routes.iter().find_map(|(prefix, way)| match way {
+                    RouteLookup::Interface(by) if *by != tenant.device => Some((prefix, by)),
                     _ => None,
                 });
                 let Some((prefix, by)) = elsewhere else {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::Cause;
 use crate::{
     Facts, Finding, Subject,
-    facts::{Remote, Uplink, UplinkProblem, Way},
+    facts::{Remote, RouteLookup, Uplink, UplinkProblem},
 };
 
 pub(super) static NO_INTERFACE: Cause = Cause {
@@ -196,15 +196,15 @@ pub(super) static REVERSE_PATH_FILTER: Cause = Cause {
             let leaves = |remote: &&Remote| {
                 let is_v4 = remote.address.is_ipv4();
                 let by = match &remote.reverse {
-                    Some(Way::Interface(by)) => by != interface,
-                    Some(Way::Nowhere) => true,
-                    Some(Way::Local) | None => false,
+                    Some(RouteLookup::Interface(by)) => by != interface,
+                    Some(RouteLookup::Nowhere) => true,
+                    Some(RouteLookup::Local) | None => false,
                 };
                 is_v4 && !remote.on_link && by
             };
             let remote = uplink.remotes.iter().find(leaves)?;
             let by = match &remote.reverse {
-                Some(Way::Interface(by)) => format!("by {by}"),
+                Some(RouteLookup::Interface(by)) => format!("by {by}"),
                 _ => "by none".to_owned(),
             };
             Some(REVERSE_PATH_FILTER.found(
@@ -267,5 +267,7 @@ fn of_problem(
 
 fn is_unreachable(remote: &Remote) -> bool {
     let is_special = |ip: IpAddr| ip.is_unspecified() || ip.is_multicast();
-    !remote.on_link && remote.outgoing == Some(Way::Nowhere) && !is_special(remote.address.ip())
+    !remote.on_link
+        && remote.outgoing == Some(RouteLookup::Nowhere)
+        && !is_special(remote.address.ip())
 }

@@ -2,11 +2,11 @@
 
 use ipnet::IpNet;
 
-use super::{Base, Condition, Firewall, Hook, Is, Place, Rule, Tool, Verdict};
+use super::{Base, ChainId, Condition, Firewall, Hook, Is, Rule, Tool, Verdict};
 
 pub(super) fn read(text: &str, is_ipv6: bool, firewall: &mut Firewall) {
     let family = if is_ipv6 { "ip6" } else { "ip" };
-    let place = |chain: &str| Place {
+    let chain_id = |chain: &str| ChainId {
         tool: Tool::Iptables,
         family: family.to_owned(),
         table: "filter".to_owned(),
@@ -21,11 +21,11 @@ pub(super) fn read(text: &str, is_ipv6: bool, firewall: &mut Firewall) {
         } else if let Some(chain) = line.strip_prefix(':') {
             let mut words = chain.split_whitespace();
             let (name, policy) = (words.next().unwrap_or_default(), words.next());
-            firewall.add(place(name), base(name, policy));
+            firewall.add(chain_id(name), base(name, policy));
         } else if let Some(rule) = line.strip_prefix("-A ") {
             let words = words(rule);
             if let Some((chain, options)) = words.split_first() {
-                firewall.add_rule(&place(chain), rule_of(options));
+                firewall.add_rule(&chain_id(chain), rule_of(options));
             }
         }
     }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::Value;
 
-use super::{Base, Condition, Firewall, Hook, Is, Place, Rule, Tool, Verdict};
+use super::{Base, ChainId, Condition, Firewall, Hook, Is, Rule, Tool, Verdict};
 
 pub(super) fn read(json: &str, firewall: &mut Firewall) {
     let Ok(document) = serde_json::from_str::<Value>(json) else {
@@ -15,22 +15,22 @@ pub(super) fn read(json: &str, firewall: &mut Firewall) {
         return;
     };
     for chain in all.iter().filter_map(|item| item.get("chain")) {
-        if let Some(place) = place(chain, "name") {
-            firewall.add(place, base(chain));
+        if let Some(chain_id) = chain_id(chain, "name") {
+            firewall.add(chain_id, base(chain));
         }
     }
     for rule in all.iter().filter_map(|item| item.get("rule")) {
-        let Some((place, parts)) = place(rule, "chain").zip(rule["expr"].as_array()) else {
+        let Some((chain_id, parts)) = chain_id(rule, "chain").zip(rule["expr"].as_array()) else {
             continue;
         };
         for rule in rules(parts) {
-            firewall.add_rule(&place, rule);
+            firewall.add_rule(&chain_id, rule);
         }
     }
 }
 
-fn place(of: &Value, chain: &str) -> Option<Place> {
-    Some(Place {
+fn chain_id(of: &Value, chain: &str) -> Option<ChainId> {
+    Some(ChainId {
         tool: Tool::Nft,
         family: of["family"].as_str()?.to_owned(),
         table: of["table"].as_str()?.to_owned(),

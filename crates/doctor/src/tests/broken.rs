@@ -12,7 +12,7 @@ use keiro_control::{
 use super::{branch, branch_absent, causes, hub_down, not_running, reported, with};
 use crate::{
     CAUSES, Facts, Subject, diagnose,
-    facts::{ConfigurationProblem, Tun, UplinkProblem, Way},
+    facts::{ConfigurationProblem, RouteLookup, Tun, UplinkProblem},
 };
 
 const HUB: &str = "hub";
@@ -56,10 +56,10 @@ fn prefix(peer: Option<&str>, from: Side, field: AddressField) -> EventKind {
     }
 }
 
-fn trouble(mut facts: Facts, path: usize, trouble: PathFault) -> Facts {
+fn fault(mut facts: Facts, path: usize, fault: PathFault) -> Facts {
     let session = facts.peers[0].session.as_mut().unwrap();
-    session.paths[path].trouble = Some(trouble);
-    session.paths[path].is_up = trouble == PathFault::SmallMtu;
+    session.paths[path].fault = Some(fault);
+    session.paths[path].is_up = fault == PathFault::SmallMtu;
     session.paths[path].mtu_bytes = 1200;
     facts
 }
@@ -253,7 +253,8 @@ fn uplink_problems() -> Vec<Case> {
 
 fn routes() -> Vec<Case> {
     let wan1 = || Subject::Path("wan1".to_owned());
-    let lost = |facts: &mut Facts| facts.uplinks[1].remotes[0].outgoing = Some(Way::Nowhere);
+    let lost =
+        |facts: &mut Facts| facts.uplinks[1].remotes[0].outgoing = Some(RouteLookup::Nowhere);
     vec![
         (
             with(wan1_down(), |facts| {
@@ -273,7 +274,8 @@ fn routes() -> Vec<Case> {
         (
             with(wan1_down(), |facts| {
                 facts.uplinks[1].strict_reverse_path = true;
-                facts.uplinks[1].remotes[0].reverse = Some(Way::Interface("eth0".to_owned()));
+                facts.uplinks[1].remotes[0].reverse =
+                    Some(RouteLookup::Interface("eth0".to_owned()));
             }),
             "reverse_path_filter",
             wan1(),
@@ -294,25 +296,25 @@ fn paths() -> Vec<Case> {
     let wan1 = || Subject::Path("wan1".to_owned());
     vec![
         (
-            trouble(wan1_down(), 1, PathFault::Silent),
+            fault(wan1_down(), 1, PathFault::Silent),
             "path_silent",
             wan1(),
             "keiro doctor",
         ),
         (
-            trouble(branch(), 1, PathFault::SmallMtu),
+            fault(branch(), 1, PathFault::SmallMtu),
             "path_mtu",
             wan1(),
             "1280 bytes",
         ),
         (
-            trouble(branch(), 1, PathFault::TooSmall),
+            fault(branch(), 1, PathFault::TooSmall),
             "path_mtu",
             wan1(),
             "1280 bytes",
         ),
         (
-            with(trouble(branch(), 1, PathFault::SmallMtu), |facts| {
+            with(fault(branch(), 1, PathFault::SmallMtu), |facts| {
                 facts.uplinks[1].mtu = 1200;
             }),
             "path_mtu",
@@ -320,7 +322,7 @@ fn paths() -> Vec<Case> {
             "ip link set wwan0 mtu 1500",
         ),
         (
-            trouble(branch(), 1, PathFault::OneWay),
+            fault(branch(), 1, PathFault::OneWay),
             "one_way",
             wan1(),
             "output chain here",
@@ -449,8 +451,8 @@ fn peers() -> Vec<Case> {
             "timedatectl",
         ),
         (
-            trouble(
-                trouble(hub_down(), 0, PathFault::OneWay),
+            fault(
+                fault(hub_down(), 0, PathFault::OneWay),
                 1,
                 PathFault::OneWay,
             ),
@@ -556,7 +558,8 @@ fn tenants_networks() -> Vec<Case> {
     let blue = || Subject::Tenant("blue".to_owned());
     let theirs = "10.2.0.0/16".parse().unwrap();
     let elsewhere = |facts: &mut Facts| {
-        facts.tenants[0].peers[0].ways = vec![(theirs, Way::Interface("tailscale0".to_owned()))];
+        facts.tenants[0].peers[0].routes =
+            vec![(theirs, RouteLookup::Interface("tailscale0".to_owned()))];
     };
     vec![
         (

@@ -5,7 +5,7 @@ use std::time::Duration;
 use keiro_control::protocol::{EventKind, KeyFault, PathRef};
 
 use super::{branch, causes, hub_down, reported, uplink, with};
-use crate::facts::{Facts, Lan, Tun, Way};
+use crate::facts::{Facts, Lan, RouteLookup, Tun};
 
 const DOCKER: &str = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD DROP [0:0]\n:DOCKER-USER - [0:0]\n\
     -A FORWARD -j DOCKER-USER\n-A FORWARD -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n\
@@ -123,7 +123,7 @@ fn what_is_not_used_is_not_missed() {
         // The paths are up all the same.
         facts.uplinks[0].has_default_route = false;
         facts.uplinks[1].strict_reverse_path = true;
-        facts.uplinks[1].remotes[0].reverse = Some(Way::Interface("eth0".to_owned()));
+        facts.uplinks[1].remotes[0].reverse = Some(RouteLookup::Interface("eth0".to_owned()));
         let now = (
             "/etc/keiro/gateway.toml".to_owned(),
             Duration::from_secs(90_000),

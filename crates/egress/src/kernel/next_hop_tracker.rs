@@ -14,7 +14,7 @@ use std::{
 };
 
 use keiro_linux::{
-    epe::{RouteKey, Wanted},
+    epe::{RouteKey, RouteUpdate},
     interface,
     nexthop::Nexthop,
     seg6::Encapsulation,
@@ -168,7 +168,7 @@ impl Kernel {
         via: Via,
         resolutions: &mut Resolutions,
         errors: &mut Vec<ForwardingError>,
-    ) -> Option<Wanted> {
+    ) -> Option<RouteUpdate> {
         let resolution = resolutions.entry(via);
         let nexthop = match resolution.or_insert_with(|| self.resolve(via, errors)) {
             Resolution::Via(nexthop) => Some(*nexthop),
@@ -180,7 +180,7 @@ impl Kernel {
             }
             Resolution::Pending => return None,
         };
-        Some(Wanted { key, nexthop })
+        Some(RouteUpdate { key, nexthop })
     }
 
     /// Resolves the next hop of a route.
@@ -281,7 +281,7 @@ impl Kernel {
             }
             self.next_hops.record(via, &resolution);
             let routes = self.routers.of(&via);
-            wanted.extend(routes.map(|key| Wanted { key, nexthop: way }));
+            wanted.extend(routes.map(|key| RouteUpdate { key, nexthop: way }));
             if !self.routers.uses(&via) {
                 self.next_hops.release(&via);
             }
@@ -297,7 +297,7 @@ impl Kernel {
     }
 
     /// Resolves the next hops of routes that were pending.
-    fn retry_pending(&mut self, errors: &mut Vec<ForwardingError>) -> Vec<Wanted> {
+    fn retry_pending(&mut self, errors: &mut Vec<ForwardingError>) -> Vec<RouteUpdate> {
         let mut wanted = Vec::new();
         if !mem::take(&mut self.next_hops.has_pending) {
             return wanted;

@@ -7,7 +7,7 @@ use keiro_link::{Buffer, LinkConfig};
 use keiro_sim::{
     Direction, LinkSpec, Stop,
     traffic::{
-        Activity, Body, Device, HasHost, Host, IpPacket, Mesh, MeshLink, MeshNode, Outgoing,
+        Activity, Body, Device, DeviceOutput, HasHost, Host, IpPacket, Mesh, MeshLink, MeshNode,
         Station, TcpConfig, TcpSpec,
     },
 };
@@ -31,7 +31,7 @@ impl Device for Tap {
         now: Instant,
         _port: usize,
         packet: &IpPacket,
-        out: &mut Outgoing<'_>,
+        out: &mut DeviceOutput<'_>,
     ) {
         if let Body::Tcp(header) = packet.body
             && header.payload > 0

@@ -8,7 +8,7 @@ use std::{collections::HashMap, io, net::SocketAddr};
 use keiro_core::{AppId, DeliveryClass, Endpoint, FlowId, Instant, NewDatagram};
 use keiro_linux::{
     epoll::{Epoll, Interest},
-    udp::{BatchSocket, Outgoing, ReceiveBuffers, Sent},
+    udp::{BatchSocket, DatagramBatch, ReceiveBuffers, Sent},
 };
 use keiro_stats::UdpListenerStats;
 
@@ -185,7 +185,7 @@ impl Listeners {
         let Some(listener) = self.listeners.get_mut(&client.listener) else {
             return false;
         };
-        let outgoing = Outgoing {
+        let outgoing = DatagramBatch {
             remote: client.remote,
             source: client.local,
             ecn: 0,

@@ -36,7 +36,7 @@ pub(crate) use self::tenant::{PacketFromPeer, PeerSetup, TenantSetup};
 use self::{
     device::Device,
     next_hops::NextHops,
-    tenant::{FromPeer, IngressContext, Tenant},
+    tenant::{IngressContext, PeerPacketAction, Tenant},
     transit::{TransitContext, TransitQueue},
 };
 use super::{
@@ -303,11 +303,11 @@ impl Tunnels {
             return;
         };
         let packet = match tenant.filter_from_peer(from_peer, &mut self.changed) {
-            FromPeer::Deliver(packet) => packet,
-            FromPeer::Transit(passing) => {
+            PeerPacketAction::Deliver(packet) => packet,
+            PeerPacketAction::Transit(passing) => {
                 return self.transit.push(id, passing, from_peer.data);
             }
-            FromPeer::Dropped => {
+            PeerPacketAction::Dropped => {
                 if tenant.faults.has_new() {
                     self.faulty.insert(id);
                 }

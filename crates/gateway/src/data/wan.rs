@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, io, time::Duration};
 use keiro_core::{Endpoint, Instant, SocketId, Transmit};
 use keiro_linux::{
     epoll::{Epoll, Interest},
-    udp::{BatchSocket, Outgoing, Sent},
+    udp::{BatchSocket, DatagramBatch, Sent},
 };
 use keiro_stats::PathSocketStats;
 
@@ -105,7 +105,7 @@ impl Wan {
         let Some(socket) = &mut wan.socket else {
             return;
         };
-        let outgoing = Outgoing {
+        let outgoing = DatagramBatch {
             remote: transmit.remote,
             source: None,
             ecn: transmit.ecn,

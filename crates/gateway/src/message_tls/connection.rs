@@ -86,7 +86,7 @@ enum Meter {
 }
 
 /// What a connection needs of its server.
-pub(super) struct Surroundings<'a> {
+pub(super) struct ConnectionContext<'a> {
     pub(super) now: Instant,
     pub(super) epoll: &'a Epoll,
     pub(super) clients: &'a mut Clients,
@@ -95,7 +95,7 @@ pub(super) struct Surroundings<'a> {
 
 /// What became of a connection.
 #[derive(Debug)]
-pub(super) enum Turn {
+pub(super) enum Progress {
     Open,
     /// It is over, in order.
     Done,
@@ -219,79 +219,84 @@ impl Connection {
     }
 
     /// Moves what there is, as much as it may per turn.
-    pub(super) fn turn(&mut self, around: &mut Surroundings<'_>) -> Turn {
-        let turn = self.move_both_ways(around);
+    pub(super) fn turn(&mut self, context: &mut ConnectionContext<'_>) -> Progress {
+        let turn = self.move_both_ways(context);
         match turn {
-            Turn::Open => {}
+            Progress::Open => {}
             over => return over,
         }
-        if let Err(error) = self.update_interest(around.epoll) {
-            return Turn::Refused(Refusal::Failed, format!("cannot wait for it: {error}"));
+        if let Err(error) = self.update_interest(context.epoll) {
+            return Progress::Refused(Refusal::Failed, format!("cannot wait for it: {error}"));
         }
-        Turn::Open
+        Progress::Open
     }
 
-    fn move_both_ways(&mut self, around: &mut Surroundings<'_>) -> Turn {
-        if let Err((refusal, why)) = self.read_client(around) {
-            return self.fail(around, refusal, why);
+    fn move_both_ways(&mut self, context: &mut ConnectionContext<'_>) -> Progress {
+        if let Err((refusal, why)) = self.read_client(context) {
+            return self.fail(context, refusal, why);
         }
-        if let Err((refusal, why)) = self.read_gateway(around) {
-            return self.fail(around, refusal, why);
+        if let Err((refusal, why)) = self.read_gateway(context) {
+            return self.fail(context, refusal, why);
         }
         if let Some(outer) = &mut self.outer
-            && !outer.write(around.now)
+            && !outer.write(context.now)
         {
             self.outer = None;
         }
-        self.end(around)
+        self.end(context)
     }
 
     /// Whether it is over.
-    fn end(&mut self, around: &mut Surroundings<'_>) -> Turn {
+    fn end(&mut self, context: &mut ConnectionContext<'_>) -> Progress {
         let client_ended = self.outer.as_ref().is_none_or(TlsSide::has_ended);
         match &mut self.stage {
-            Stage::Token(_) | Stage::Hello(..) if client_ended => Turn::Done,
-            Stage::Token(_) | Stage::Hello(..) => Turn::Open,
-            Stage::Closing(_) if client_ended => Turn::Done,
-            Stage::Closing(_) => Turn::Open,
+            Stage::Token(_) | Stage::Hello(..) if client_ended => Progress::Done,
+            Stage::Token(_) | Stage::Hello(..) => Progress::Open,
+            Stage::Closing(_) if client_ended => Progress::Done,
+            Stage::Closing(_) => Progress::Open,
             Stage::Attached(attached) => {
                 let nothing_left = self.from_client.is_empty() && attached.to_gateway.is_empty();
                 match attached.role {
-                    Role::Receive if client_ended => return Turn::Done,
+                    Role::Receive if client_ended => return Progress::Done,
                     Role::Send if client_ended && nothing_left => {
-                        attached.finish(around, self.source);
+                        attached.finish(context, self.source);
                     }
                     _ => {}
                 }
                 if !attached.inner.has_ended() {
-                    return Turn::Open;
+                    return Progress::Open;
                 }
                 let Some(outer) = &mut self.outer else {
-                    return Turn::Done;
+                    return Progress::Done;
                 };
-                outer.close(around.now);
+                outer.close(context.now);
                 match outer.has_to_write() {
-                    true => Turn::Open,
-                    false => Turn::Done,
+                    true => Progress::Open,
+                    false => Progress::Done,
                 }
             }
         }
     }
 
     /// The client has broken the protocol. Where it can still be said, it is.
-    fn fail(&mut self, around: &mut Surroundings<'_>, refusal: Refusal, why: String) -> Turn {
+    fn fail(
+        &mut self,
+        context: &mut ConnectionContext<'_>,
+        refusal: Refusal,
+        why: String,
+    ) -> Progress {
         // One that is attached gets the alert and no more time.
         if refusal == Refusal::Tls && self.opening_since().is_some() {
-            self.stage = Stage::Closing(around.now);
+            self.stage = Stage::Closing(context.now);
         }
         let is_closing = matches!(self.stage, Stage::Closing(_));
         if let Some(outer) = &mut self.outer
-            && (!outer.write(around.now)
-                || is_closing && self.update_interest(around.epoll).is_err())
+            && (!outer.write(context.now)
+                || is_closing && self.update_interest(context.epoll).is_err())
         {
             self.outer = None;
         }
-        Turn::Refused(refusal, why)
+        Progress::Refused(refusal, why)
     }
 
     /// Forgets what has no outcome, as the connection ends.
@@ -309,9 +314,12 @@ impl Connection {
 
     // From the client to the message socket.
 
-    fn read_client(&mut self, around: &mut Surroundings<'_>) -> Result<(), (Refusal, String)> {
+    fn read_client(
+        &mut self,
+        context: &mut ConnectionContext<'_>,
+    ) -> Result<(), (Refusal, String)> {
         for _ in 0..READS_PER_TURN {
-            self.pass_on(around)?;
+            self.pass_on(context)?;
             if !self.wants_client() {
                 return Ok(());
             }
@@ -325,16 +333,16 @@ impl Connection {
             match outer.read(READ_BYTES, &mut self.from_client) {
                 Ok(true) => {}
                 Ok(false) => {
-                    return self.pass_on(around);
+                    return self.pass_on(context);
                 }
                 Err(Ended::Broken(why)) => return Err((Refusal::Tls, why)),
                 Err(Ended::Gone) => {
                     self.outer = None;
-                    return self.pass_on(around);
+                    return self.pass_on(context);
                 }
             }
         }
-        self.pass_on(around)
+        self.pass_on(context)
     }
 
     /// Something may be read from the client.
@@ -352,12 +360,12 @@ impl Connection {
     }
 
     /// Takes what the client has sent one step further, as far as it may go now.
-    fn pass_on(&mut self, around: &mut Surroundings<'_>) -> Result<(), (Refusal, String)> {
+    fn pass_on(&mut self, context: &mut ConnectionContext<'_>) -> Result<(), (Refusal, String)> {
         let bytes = Zeroizing::new(std::mem::take(&mut self.from_client));
         let mut input = bytes.as_slice();
-        self.open(around, &mut input)?;
+        self.open(context, &mut input)?;
         if let Stage::Attached(attached) = &mut self.stage {
-            attached.pass_on(around, &mut input)?;
+            attached.pass_on(context, &mut input)?;
         }
         if !matches!(self.stage, Stage::Closing(_)) {
             self.from_client.extend_from_slice(input);
@@ -368,23 +376,23 @@ impl Connection {
     /// Token, then hello.
     fn open(
         &mut self,
-        around: &mut Surroundings<'_>,
+        context: &mut ConnectionContext<'_>,
         input: &mut &[u8],
     ) -> Result<(), (Refusal, String)> {
         if let Stage::Token(decoder) = &mut self.stage {
             match decoder.decode(input) {
                 Ok(None) => return Ok(()),
-                Ok(Some(token)) => match around.clients.identify(&token) {
+                Ok(Some(token)) => match context.clients.identify(&token) {
                     Some(identity) => {
                         self.stage = Stage::Hello(identity, HelloDecoder::default());
                     }
                     None => {
                         let text = "no client has this token; copy it from the client's token_file, and reload \
                                     the gateway after a change";
-                        return self.refuse(around, RefusalReason::BadToken, text, Refusal::Token);
+                        return self.refuse(context, RefusalReason::BadToken, text, Refusal::Token);
                     }
                 },
-                Err(error) => return self.refuse_framing(around, &error),
+                Err(error) => return self.refuse_framing(context, &error),
             }
         }
         if let Stage::Hello(identity, decoder) = &mut self.stage {
@@ -393,9 +401,9 @@ impl Connection {
                 Ok(Some(hello)) => {
                     self.hello_version = hello.version;
                     let identity = identity.clone();
-                    return self.welcome(around, &identity, &hello);
+                    return self.welcome(context, &identity, &hello);
                 }
-                Err(error) => return self.refuse_framing(around, &error),
+                Err(error) => return self.refuse_framing(context, &error),
             }
         }
         Ok(())
@@ -403,14 +411,14 @@ impl Connection {
 
     fn welcome(
         &mut self,
-        around: &mut Surroundings<'_>,
+        context: &mut ConnectionContext<'_>,
         identity: &Identity,
         hello: &Hello,
     ) -> Result<(), (Refusal, String)> {
         let (client, app) = (identity.client.clone(), hello.app.to_string());
-        let Some(account) = around.clients.account(&client) else {
+        let Some(account) = context.clients.account(&client) else {
             return self.refuse(
-                around,
+                context,
                 RefusalReason::BadToken,
                 "the client is gone",
                 Refusal::Token,
@@ -432,12 +440,12 @@ impl Connection {
         };
         if let Some((reason, text)) = refusal {
             account.on_refused(self.source, &text);
-            return self.refuse(around, reason, &text, Refusal::Client);
+            return self.refuse(context, reason, &text, Refusal::Client);
         }
-        let attached = attach(around, self.number, identity, hello);
+        let attached = attach(context, self.number, identity, hello);
         match attached {
             Ok(attached) => {
-                if let Some(account) = around.clients.account(&client) {
+                if let Some(account) = context.clients.account(&client) {
                     account.on_connected(self.source);
                     self.counted.connected = true;
                 }
@@ -445,34 +453,34 @@ impl Connection {
                 Ok(())
             }
             Err(AttachError::Stopping) => self.refuse(
-                around,
+                context,
                 RefusalReason::Stopping,
                 "the gateway stops",
                 Refusal::Client,
             ),
             Err(AttachError::Busy(why)) => {
                 let text = format!("the gateway cannot take it now: {why}; try again later");
-                self.refuse(around, RefusalReason::Busy, &text, Refusal::Client)
+                self.refuse(context, RefusalReason::Busy, &text, Refusal::Client)
             }
         }
     }
 
     fn refuse_framing(
         &mut self,
-        around: &Surroundings<'_>,
+        context: &ConnectionContext<'_>,
         error: &FramingError,
     ) -> Result<(), (Refusal, String)> {
         let reason = match error {
             FramingError::Version(_) | FramingError::TokenVersion(_) => RefusalReason::Version,
             _ => RefusalReason::BadHello,
         };
-        self.refuse(around, reason, &error.to_string(), Refusal::Protocol)
+        self.refuse(context, reason, &error.to_string(), Refusal::Protocol)
     }
 
     /// Answers with a refusal, after which the connection is closed.
     fn refuse(
         &mut self,
-        around: &Surroundings<'_>,
+        context: &ConnectionContext<'_>,
         reason: RefusalReason,
         text: &str,
         refusal: Refusal,
@@ -486,20 +494,23 @@ impl Connection {
             outer.send(&answer.encode(version));
             outer.finish();
         }
-        self.stage = Stage::Closing(around.now);
+        self.stage = Stage::Closing(context.now);
         Err((refusal, text.to_owned()))
     }
 
     // From the message socket to the client.
 
-    fn read_gateway(&mut self, around: &mut Surroundings<'_>) -> Result<(), (Refusal, String)> {
+    fn read_gateway(
+        &mut self,
+        context: &mut ConnectionContext<'_>,
+    ) -> Result<(), (Refusal, String)> {
         let Stage::Attached(attached) = &mut self.stage else {
             return Ok(());
         };
         let mut bytes = [0; READ_BYTES];
         for _ in 0..READS_PER_TURN {
             if let Some(outer) = &mut self.outer
-                && (!outer.write(around.now) || outer.is_full())
+                && (!outer.write(context.now) || outer.is_full())
             {
                 return Ok(());
             }
@@ -508,7 +519,7 @@ impl Connection {
                 return Ok(());
             }
             let came = &bytes[..count];
-            attached.on_gateway_bytes(around, came)?;
+            attached.on_gateway_bytes(context, came)?;
             if let Some(outer) = &mut self.outer {
                 outer.send(came);
             }
@@ -536,12 +547,12 @@ impl Connection {
 
 impl Attached {
     /// The client sends nothing more.
-    fn finish(&mut self, around: &mut Surroundings<'_>, source: SocketAddr) {
+    fn finish(&mut self, context: &mut ConnectionContext<'_>, source: SocketAddr) {
         let is_first = self.inner.finish();
         if let Meter::Sender(meter) = &self.meter
             && is_first
             && !meter.is_between_messages()
-            && let Some(account) = around.clients.account(&self.identity.client)
+            && let Some(account) = context.clients.account(&self.identity.client)
         {
             account.on_error(source, "it closed within a message");
         }
@@ -549,10 +560,10 @@ impl Attached {
 
     fn pass_on(
         &mut self,
-        around: &mut Surroundings<'_>,
+        context: &mut ConnectionContext<'_>,
         input: &mut &[u8],
     ) -> Result<(), (Refusal, String)> {
-        let Some(account) = around.clients.account(&self.identity.client) else {
+        let Some(account) = context.clients.account(&self.identity.client) else {
             return Ok(());
         };
         loop {
@@ -576,10 +587,10 @@ impl Attached {
 
     fn on_gateway_bytes(
         &mut self,
-        around: &mut Surroundings<'_>,
+        context: &mut ConnectionContext<'_>,
         bytes: &[u8],
     ) -> Result<(), (Refusal, String)> {
-        let Some(account) = around.clients.account(&self.identity.client) else {
+        let Some(account) = context.clients.account(&self.identity.client) else {
             return Ok(());
         };
         let followed = match &mut self.meter {
@@ -592,7 +603,7 @@ impl Attached {
 
 /// Gives the message socket one end of a pair of sockets, and says the client's hello at the other.
 fn attach(
-    around: &mut Surroundings<'_>,
+    context: &mut ConnectionContext<'_>,
     number: u64,
     identity: &Identity,
     hello: &Hello,
@@ -601,8 +612,8 @@ fn attach(
     let (own, other) = UnixStream::pair().map_err(busy)?;
     let own = limit::outside_reserve(own).map_err(busy)?;
     let other = limit::outside_reserve(other).map_err(busy)?;
-    let inner = GatewaySide::new(around.epoll, number, own).map_err(busy)?;
-    around.attach.send(other)?;
+    let inner = GatewaySide::new(context.epoll, number, own).map_err(busy)?;
+    context.attach.send(other)?;
     Ok(Attached {
         inner,
         identity: identity.clone(),

@@ -26,7 +26,7 @@ use super::{
     Figures, Settings,
     attach::Attach,
     clients::{ClientSettings, Clients},
-    connection::{Connection, OPENING_TIME, STUCK_TIME, Surroundings, Turn},
+    connection::{Connection, ConnectionContext, OPENING_TIME, Progress, STUCK_TIME},
     refusals::{Refusal, Refusals},
     sources::Sources,
     token::{self, Token},
@@ -283,13 +283,13 @@ impl Server {
         }
         let source = connection.source();
         let was_closing = connection.closing_since().is_some();
-        let mut around = Surroundings {
+        let mut context = ConnectionContext {
             now,
             epoll: &self.epoll,
             clients: &mut self.clients,
             attach: &self.attach,
         };
-        let turn = connection.turn(&mut around);
+        let turn = connection.turn(&mut context);
         let closing = connection.closing_since().is_some();
         let opened = connection.take_opening(false);
         let gone = connection.take_connected(false);
@@ -300,9 +300,9 @@ impl Server {
             self.on_client_gone(&client);
         }
         match turn {
-            Turn::Open => {}
-            Turn::Done => self.remove(number),
-            Turn::Refused(refusal, why) => {
+            Progress::Open => {}
+            Progress::Done => self.remove(number),
+            Progress::Refused(refusal, why) => {
                 self.note_refusal(now, number, refusal, &why);
                 // One that gets an answer stays until it has read it.
                 if was_closing || !closing {

@@ -67,8 +67,8 @@ impl Supposed {
     }
 
     fn make(&mut self, change: &WhatIf) -> Result<(), ErrorResponse> {
-        change.judge().map_err(|senseless| {
-            ErrorResponse::new(ErrorCode::BadRequest, senseless.to_string(), "")
+        change.validate().map_err(|invalid| {
+            ErrorResponse::new(ErrorCode::BadRequest, invalid.to_string(), "")
         })?;
         let idle = match change {
             WhatIf::LosePath { path } => {
@@ -297,7 +297,7 @@ fn not_there<'a>(kind: &str, name: &str, names: impl Iterator<Item = &'a str>) -
 /// Names that are listed. Ours.
 const NAMES_MAX: usize = 20;
 
-/// `None`: no time, which [`WhatIf::judge`] has refused.
+/// `None`: no time, which [`WhatIf::validate`] has refused.
 fn duration(seconds: f64) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }

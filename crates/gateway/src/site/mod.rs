@@ -94,7 +94,7 @@ pub(crate) struct SiteChange {
 
 /// How this gateway's plans relate to those of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum SiteRole {
     /// There is no site, or it takes no part in it.
     Alone,
     /// The site decides.
@@ -169,7 +169,7 @@ impl Site {
     /// Where the site's plan puts this gateway's applications, of those for which it counts; empty
     /// where the gateway plans alone.
     pub(crate) fn assignments(&self) -> impl Iterator<Item = (&String, &String)> {
-        let takes_part = self.part() != Part::Alone;
+        let takes_part = self.role() != SiteRole::Alone;
         let plan = self.plan.as_ref().filter(|_| takes_part);
         let places = plan.and_then(|plan| plan.assignments.get(&self.gateway));
         let places = places.into_iter().flatten();
@@ -177,21 +177,21 @@ impl Site {
     }
 
     /// How this gateway's plans stand to the site's.
-    pub(crate) fn part(&self) -> Part {
+    pub(crate) fn role(&self) -> SiteRole {
         let is_cut_off = self.is_lost() || self.is_unanswered;
         match (self.shared && self.alone.is_none(), is_cut_off) {
-            (false, _) => Part::Alone,
-            (true, false) => Part::Follows,
-            (true, true) => Part::CutOff,
+            (false, _) => SiteRole::Alone,
+            (true, false) => SiteRole::Follows,
+            (true, true) => SiteRole::CutOff,
         }
     }
 
     /// Whether a site's plan decides, or has decided, where applications are.
     pub(crate) fn has_say(&self) -> bool {
-        match self.part() {
-            Part::Alone => false,
-            Part::Follows => true,
-            Part::CutOff => self.plan.is_some(),
+        match self.role() {
+            SiteRole::Alone => false,
+            SiteRole::Follows => true,
+            SiteRole::CutOff => self.plan.is_some(),
         }
     }
 
@@ -240,8 +240,8 @@ impl Site {
 
     /// What a site's plan has to do with a plan of this gateway; `None`: nothing.
     pub(crate) fn in_plan(&self) -> Option<PlanInSite> {
-        let store = match (self.part(), self.is_lost()) {
-            (Part::Alone, _) => return None,
+        let store = match (self.role(), self.is_lost()) {
+            (SiteRole::Alone, _) => return None,
             (_, false) => StoreState::Connected,
             (_, true) => StoreState::Lost,
         };
@@ -523,8 +523,8 @@ impl Site {
 
     /// Whether there is a site whose plan is known, as far as it can be.
     pub(crate) fn knows_plan(&self) -> bool {
-        let is_known = self.seen || self.part() == Part::CutOff;
-        self.part() != Part::Alone && is_known
+        let is_known = self.seen || self.role() == SiteRole::CutOff;
+        self.role() != SiteRole::Alone && is_known
     }
 
     /// This gateway has put an application on another path than the site's plan.

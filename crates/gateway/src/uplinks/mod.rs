@@ -6,7 +6,7 @@
 
 mod auto;
 mod choice;
-mod ground;
+mod connected_networks;
 mod problem;
 mod routes;
 #[cfg(test)]
@@ -26,7 +26,7 @@ use self::choice::Rebinding;
 pub(crate) use self::{
     auto::found_interfaces,
     choice::{Binding, interface_of},
-    ground::{connected, withheld},
+    connected_networks::{connected, withheld},
     problem::Problem,
     routes::{UplinkRoutes, free_table_sets},
     watch::NetworkWatch,
@@ -71,11 +71,11 @@ pub(crate) enum State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UplinkChange {
     pub(crate) local: Local,
-    pub(crate) step: Step,
+    pub(crate) action: SocketAction,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum SocketAction {
     /// A socket is to be opened here; [`Uplinks::on_bound`] or [`Uplinks::on_missing`] follows.
     Bind(Binding),
     /// The socket is to be bound to this interface too: its packets are to leave by it from now on, and peers may
@@ -120,10 +120,10 @@ impl Uplinks {
     pub(crate) fn on_network(&mut self, network: &Network) -> Vec<UplinkChange> {
         let mut changes = Vec::new();
         for (local, uplink) in &mut self.uplinks {
-            let step = uplink.on_network(local, network);
-            changes.extend(step.map(|step| UplinkChange {
+            let action = uplink.on_network(local, network);
+            changes.extend(action.map(|action| UplinkChange {
                 local: local.clone(),
-                step,
+                action,
             }));
         }
         self.check_invariants();
@@ -225,7 +225,7 @@ impl Uplinks {
 }
 
 impl Uplink {
-    fn on_network(&mut self, local: &Local, network: &Network) -> Option<Step> {
+    fn on_network(&mut self, local: &Local, network: &Network) -> Option<SocketAction> {
         let present = match &self.state {
             State::Bound(binding) => Some(binding),
             State::Missing(_) => None,
@@ -236,20 +236,24 @@ impl Uplink {
             _ => Rebinding::Anew,
         };
         match chosen {
-            Ok(binding) if rebinding == Rebinding::ToDevice => Some(Step::BindToDevice(binding)),
+            Ok(binding) if rebinding == Rebinding::ToDevice => {
+                Some(SocketAction::BindToDevice(binding))
+            }
             Ok(binding) if rebinding == Rebinding::None => {
                 let had = self.has_default_route;
                 self.has_default_route = binding.has_default_route(network);
                 self.state = State::Bound(binding);
                 match (had, self.has_default_route) {
-                    (false, true) => Some(Step::Challenge),
-                    (true, false) if matches!(local, Local::Interface(_)) => Some(Step::Report),
+                    (false, true) => Some(SocketAction::Challenge),
+                    (true, false) if matches!(local, Local::Interface(_)) => {
+                        Some(SocketAction::Report)
+                    }
                     _ => None,
                 }
             }
-            Ok(binding) => Some(Step::Bind(binding)),
+            Ok(binding) => Some(SocketAction::Bind(binding)),
             Err(problem) if self.state == State::Missing(problem.clone()) => None,
-            Err(problem) => Some(Step::Unbind(problem)),
+            Err(problem) => Some(SocketAction::Unbind(problem)),
         }
     }
 }

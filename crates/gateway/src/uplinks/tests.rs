@@ -98,24 +98,24 @@ impl Machine {
     fn follow(&mut self) -> Vec<String> {
         let changes = self.uplinks.on_network(&self.network);
         let mut done = Vec::new();
-        for UplinkChange { local, step } in changes {
-            match step {
-                Step::Bind(binding) => {
+        for UplinkChange { local, action } in changes {
+            match action {
+                SocketAction::Bind(binding) => {
                     let device = binding.device.clone().unwrap_or_default();
                     done.push(format!("bind {} {device}", binding.local));
                     self.open(&local, Ok(binding));
                 }
-                Step::BindToDevice(binding) => {
+                SocketAction::BindToDevice(binding) => {
                     let device = binding.device.clone().unwrap_or_default();
                     done.push(format!("to device {device}"));
                     self.open(&local, Ok(binding));
                 }
-                Step::Unbind(problem) => {
+                SocketAction::Unbind(problem) => {
                     done.push(format!("unbind: {problem}"));
                     self.open(&local, Err(problem));
                 }
-                Step::Challenge => done.push("challenge".to_owned()),
-                Step::Report => done.push("report".to_owned()),
+                SocketAction::Challenge => done.push("challenge".to_owned()),
+                SocketAction::Report => done.push("report".to_owned()),
             }
         }
         assert_eq!(self.uplinks.on_network(&self.network), [], "all is done");
@@ -278,7 +278,7 @@ fn fixed_address_is_waited_for_and_leaves_by_its_interface_if_that_is_an_uplink(
     assert_begins(&machine.follow(), &["bind 192.0.2.7:7600 eth0"]);
     machine.set_addresses("eth0", &["192.0.2.8"]);
     let changes = machine.uplinks.on_network(&machine.network);
-    let Step::Bind(binding) = &changes[0].step else {
+    let SocketAction::Bind(binding) = &changes[0].action else {
         panic!("{changes:?}")
     };
     assert!(binding.is_unlisted(), "the kernel decides: {binding:?}");
@@ -410,7 +410,8 @@ const NO_CHANGES: &[NamedChange] = &[
 fn what_a_socket_does_not_depend_on_leaves_it_alone() {
     let leaves_alone = |machine: &mut Machine, what: &str| {
         let done = machine.follow();
-        let is_quiet = |step: &&String| !step.starts_with("bind") && !step.starts_with("unbind");
+        let is_quiet =
+            |action: &&String| !action.starts_with("bind") && !action.starts_with("unbind");
         assert_eq!(
             done.iter().filter(is_quiet).count(),
             done.len(),

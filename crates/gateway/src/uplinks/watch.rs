@@ -13,7 +13,7 @@ use keiro_linux::{
     uplink::{UplinkSocket, is_reverse_path_strict},
 };
 
-use super::{Network, auto, ground::ResolverFile, interface_of};
+use super::{Network, auto, connected_networks::ResolverFile, interface_of};
 
 /// The machine's interfaces, and notice of changes.
 #[derive(Debug)]

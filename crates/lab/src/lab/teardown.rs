@@ -21,12 +21,12 @@ use crate::emulator::EmulatorHandle;
 pub(crate) struct Teardown {
     grace: Duration,
     children: Arc<Children>,
-    made: Mutex<Made>,
+    made: Mutex<LabState>,
 }
 
 /// What must be removed.
 #[derive(Debug)]
-pub(crate) struct Made {
+pub(crate) struct LabState {
     pub(crate) record: Record,
     /// `None` if no link is emulated, or not yet.
     pub(crate) emulator: Option<EmulatorHandle>,
@@ -38,7 +38,7 @@ impl Teardown {
         Self {
             grace,
             children: Arc::default(),
-            made: Mutex::new(Made {
+            made: Mutex::new(LabState {
                 record,
                 emulator: None,
                 closed: false,
@@ -54,7 +54,7 @@ impl Teardown {
     /// made behind the back of a signal handler that removes everything.
     pub(crate) fn step<T>(
         &self,
-        step: impl FnOnce(&mut Made) -> Result<T, LabError>,
+        step: impl FnOnce(&mut LabState) -> Result<T, LabError>,
     ) -> Result<T, LabError> {
         let mut made = lock(&self.made);
         if made.closed {

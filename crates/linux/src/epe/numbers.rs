@@ -22,7 +22,7 @@ struct Use {
 
 /// A route with its nexthop, or its removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct RouteUpdate {
     pub key: RouteKey,
     /// The new nexthop; `None` removes the route.
     pub nexthop: Option<Nexthop>,
@@ -64,7 +64,11 @@ impl Numbers {
     ///
     /// # Errors
     /// There are too few numbers; then nothing must be carried out, and nothing was recorded.
-    pub fn changes(&mut self, state: &State, wanted: &[Wanted]) -> Result<Vec<Change>, Exhausted> {
+    pub fn changes(
+        &mut self,
+        state: &State,
+        wanted: &[RouteUpdate],
+    ) -> Result<Vec<Change>, Exhausted> {
         let before = self.clone();
         let result = self.all_changes(state, wanted);
         if result.is_err() {
@@ -86,11 +90,15 @@ impl Numbers {
         ids.into_iter().map(Change::RemoveNexthop).collect()
     }
 
-    fn all_changes(&mut self, state: &State, wanted: &[Wanted]) -> Result<Vec<Change>, Exhausted> {
+    fn all_changes(
+        &mut self,
+        state: &State,
+        wanted: &[RouteUpdate],
+    ) -> Result<Vec<Change>, Exhausted> {
         let mut all = Vec::with_capacity(wanted.len());
         // The routes after the changes so far.
         let mut made: BTreeMap<RouteKey, Option<u32>> = BTreeMap::new();
-        for Wanted { key, nexthop } in wanted {
+        for RouteUpdate { key, nexthop } in wanted {
             let key = RouteKey {
                 table: key.table,
                 destination: key.destination.trunc(),
@@ -181,9 +189,9 @@ mod tests {
         }
     }
 
-    fn wanted(table: u32, net: u32, nexthop: Option<u32>) -> Wanted {
+    fn wanted(table: u32, net: u32, nexthop: Option<u32>) -> RouteUpdate {
         let destination = format!("fd00:{net:x}::/32").parse().unwrap();
-        Wanted {
+        RouteUpdate {
             key: RouteKey { table, destination },
             nexthop: nexthop.map(gateway),
         }

@@ -10,7 +10,7 @@ use std::{
 use keiro_linux::{
     epoll::{Epoll, Interest, ReadyList},
     realtime::set_timer_slack,
-    udp::{BatchSocket, Outgoing, Purpose, ReceiveBuffers, Sent},
+    udp::{BatchSocket, DatagramBatch, Purpose, ReceiveBuffers, Sent},
 };
 
 use super::{
@@ -62,7 +62,7 @@ impl Datagrams {
 
     /// Sends one datagram; returns whether the kernel accepted it.
     pub(crate) fn send(&mut self, data: &[u8]) -> bool {
-        let outgoing = Outgoing {
+        let outgoing = DatagramBatch {
             remote: self.server,
             source: None,
             ecn: 0,

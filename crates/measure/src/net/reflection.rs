@@ -13,7 +13,7 @@ use std::{
 
 use keiro_linux::{
     clock::monotonic_nanos,
-    udp::{BatchSocket, Outgoing, ReceiveBuffers},
+    udp::{BatchSocket, DatagramBatch, ReceiveBuffers},
 };
 
 use super::wire::{Probe, ProbeCounts, ProbeKind, TRAIN_PACKETS_MAX, Token, TrainStamp};
@@ -311,8 +311,8 @@ pub(crate) fn reflect(
     }
 }
 
-fn outgoing(to: SocketAddr, from: Option<IpAddr>, data: &[u8]) -> Outgoing<'_> {
-    Outgoing {
+fn outgoing(to: SocketAddr, from: Option<IpAddr>, data: &[u8]) -> DatagramBatch<'_> {
+    DatagramBatch {
         remote: to,
         source: from,
         ecn: 0,

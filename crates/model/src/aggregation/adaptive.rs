@@ -386,8 +386,8 @@ impl Adaptive {
         let limit = self.limit(seen.bandwidth);
         let load = |parameters| receiver_load(parameters, &self.held.limits);
         self.receiver.on_load(load(&self.held.wanted));
-        let trouble = overflowing.then(|| load(before));
-        self.receiver.on_period(now, trouble);
+        let overload = overflowing.then(|| load(before));
+        self.receiver.on_period(now, overload);
         let load = self.load(seen, limit);
         self.network.on_period(now, congested.then_some(load));
         if overflowing {

@@ -11,7 +11,7 @@ use keiro_units::Instant;
 #[derive(Clone, Debug, Default)]
 pub(super) struct ProbeBackoff {
     calm_since: Option<Instant>,
-    /// The last step since the last trouble.
+    /// The last step since the last overload.
     tried: Option<(Instant, f64)>,
     /// The levels that were too much, each once.
     failed: Vec<Failed>,
@@ -40,10 +40,10 @@ const JUDGED_AFTER: Duration = Duration::from_secs(5);
 const FAILED_MAX: usize = 8;
 
 impl ProbeBackoff {
-    /// A period has passed; `trouble` is the load that was too much in it.
-    pub(super) fn on_period(&mut self, now: Instant, trouble: Option<f64>) {
+    /// A period has passed; `overload` is the load that was too much in it.
+    pub(super) fn on_period(&mut self, now: Instant, overload: Option<f64>) {
         self.calm_since.get_or_insert(now);
-        if let Some(load) = trouble {
+        if let Some(load) = overload {
             self.on_trouble(now, load);
         } else if let Some((at, load)) = self.tried
             && now - at >= JUDGED_AFTER

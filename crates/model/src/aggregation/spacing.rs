@@ -20,7 +20,7 @@
 use std::{collections::VecDeque, fmt, time::Duration};
 
 use crate::{
-    bottleneck::{CapacityTracker, Found},
+    bottleneck::{CapacityTracker, ConfirmedCapacity},
     capacity::{Capacity, Train},
 };
 use keiro_units::{Bandwidth, ByteCount, Instant};
@@ -33,8 +33,8 @@ pub struct SpacingEstimator {
     largest: Option<(Instant, Train)>,
     /// Mean bytes that a train's span is of.
     spaced_bytes: Option<f64>,
-    copies: Option<Found>,
-    trains: Option<Found>,
+    copies: Option<ConfirmedCapacity>,
+    trains: Option<ConfirmedCapacity>,
     /// How far copies were spread recently, by [`spread`]; the newest last.
     spreads: VecDeque<(Instant, f64)>,
 }
@@ -108,7 +108,7 @@ impl SpacingEstimator {
         *mean += (bytes - *mean) * LENGTH_MEMORY;
         let spaced = ByteCount::new(*mean as u64);
         self.follower.on_train(now, train);
-        let believed = |found: &Found| {
+        let believed = |found: &ConfirmedCapacity| {
             let span = found.capacity.rate.transmission_time_nearest(spaced);
             span >= SPAN_MIN
         };
@@ -139,7 +139,7 @@ impl SpacingEstimator {
     }
 
     /// The last estimate from the path's other trains.
-    pub fn on_trains(&mut self, found: Found) {
+    pub fn on_trains(&mut self, found: ConfirmedCapacity) {
         self.trains = Some(found);
     }
 
@@ -149,8 +149,8 @@ impl SpacingEstimator {
     }
 
     /// Trains have shown a path too fast for copies to measure.
-    fn is_outdone(&self, now: Instant, copies: &Found) -> bool {
-        let holds = |trains: &Found| {
+    fn is_outdone(&self, now: Instant, copies: &ConfirmedCapacity) -> bool {
+        let holds = |trains: &ConfirmedCapacity| {
             let spaced = ByteCount::new(self.spaced_bytes.unwrap_or_default() as u64);
             let rate = trains.capacity.rate;
             now.saturating_duration_since(trains.at) <= TRAINS_HOLD_FOR
@@ -162,8 +162,8 @@ impl SpacingEstimator {
 
     /// The bandwidth; `None`: nothing is known, or not any more.
     pub fn estimate(&self, now: Instant) -> Option<Estimate> {
-        let age = |found: &Found| now.saturating_duration_since(found.at);
-        let fresh = |found: &Found| age(found) <= FRESH_FOR;
+        let age = |found: &ConfirmedCapacity| now.saturating_duration_since(found.at);
+        let fresh = |found: &ConfirmedCapacity| age(found) <= FRESH_FOR;
         let trains = self.trains;
         let copies = self.copies.filter(|found| !self.is_outdone(now, found));
         if let Some(found) = copies.filter(fresh) {
@@ -198,7 +198,7 @@ fn spaced_bytes(train: &Train) -> u64 {
     later.map(|stamp| u64::from(stamp.bytes)).sum()
 }
 
-impl Found {
+impl ConfirmedCapacity {
     fn estimate(self, source: Source) -> Estimate {
         Estimate {
             capacity: self.capacity,
@@ -253,7 +253,7 @@ mod tests {
                 trains_used: 48,
                 agreement: 1.0,
             };
-            Found { capacity, at }
+            ConfirmedCapacity { capacity, at }
         };
         let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
         let mut estimator = SpacingEstimator::default();

@@ -7,7 +7,7 @@ use keiro_units::Instant;
 
 use super::{
     log::{Log, StreamObservation},
-    streams::Turn,
+    streams::StreamContext,
 };
 use crate::{
     content,
@@ -128,7 +128,11 @@ impl End {
     }
 
     /// Reads what it may; returns when it will read again.
-    pub(super) fn read(&mut self, turn: &mut Turn<'_>, stream: StreamId) -> Option<Instant> {
+    pub(super) fn read(
+        &mut self,
+        turn: &mut StreamContext<'_>,
+        stream: StreamId,
+    ) -> Option<Instant> {
         loop {
             let observation = &turn.log.streams[self.record];
             let (read, ended_before) = (observation.read, observation.end_seen.is_some());
@@ -192,7 +196,7 @@ impl End {
     }
 
     /// Writes as much as there is room for; `true` if that was all, and the stream goes on.
-    pub(super) fn write(&mut self, turn: &mut Turn<'_>, stream: StreamId) -> bool {
+    pub(super) fn write(&mut self, turn: &mut StreamContext<'_>, stream: StreamId) -> bool {
         loop {
             let written = turn.log.streams[self.record].written;
             let left = self.goal - written;

@@ -33,7 +33,7 @@ use self::{
     drops::Drops,
     meter::Meter,
     queues::{ReceiveQueue, TransmitQueue},
-    streams::{SignalOfStream, Streams, Turn},
+    streams::{SignalOfStream, StreamContext, Streams},
 };
 use crate::{
     content,
@@ -456,7 +456,7 @@ impl Gateway {
 
     /// Lets clients and servers of streams act; returns whether they did.
     fn talk(&mut self, now: Instant, running: &mut Running) -> bool {
-        self.streams.run(&mut Turn {
+        self.streams.run(&mut StreamContext {
             now,
             incarnation: self.incarnations,
             peer: running.peer,

@@ -58,7 +58,7 @@ pub(super) struct Client {
 }
 
 /// The core as seen in one turn.
-pub(super) struct Turn<'a> {
+pub(super) struct StreamContext<'a> {
     pub(super) now: Instant,
     pub(super) incarnation: u32,
     pub(super) peer: PeerId,
@@ -195,7 +195,7 @@ impl Streams {
     }
 
     /// Lets all ends act; returns whether any did.
-    pub(super) fn run(&mut self, turn: &mut Turn<'_>) -> bool {
+    pub(super) fn run(&mut self, turn: &mut StreamContext<'_>) -> bool {
         self.open_blocked(turn);
         while let Some((at, stream)) = self.timers.first().copied()
             && at <= turn.now
@@ -211,7 +211,7 @@ impl Streams {
         any
     }
 
-    fn open_blocked(&mut self, turn: &mut Turn<'_>) {
+    fn open_blocked(&mut self, turn: &mut StreamContext<'_>) {
         if self.blocked.is_empty() || !turn.endpoint.is_up(turn.peer) {
             return;
         }
@@ -234,7 +234,7 @@ impl Streams {
         }
     }
 
-    fn on_opened(&mut self, turn: &mut Turn<'_>, index: usize, stream: StreamId) {
+    fn on_opened(&mut self, turn: &mut StreamContext<'_>, index: usize, stream: StreamId) {
         let client = &mut self.clients[index];
         client.stream = Some(stream);
         let record = turn.log.streams.len();
@@ -256,7 +256,7 @@ impl Streams {
     }
 
     /// Lets one end read, compute and write until it has to wait.
-    fn serve(&mut self, turn: &mut Turn<'_>, stream: StreamId) {
+    fn serve(&mut self, turn: &mut StreamContext<'_>, stream: StreamId) {
         let Some(end) = self.ends.get_mut(&stream).filter(|end| !end.gone) else {
             return;
         };

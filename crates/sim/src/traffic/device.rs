@@ -1,10 +1,10 @@
 //! Devices at the ends of a mesh's links: all nodes that are not routers.
 //!
-//! A device is a state machine: it takes packets and the time, sends packets through [`Outgoing`], and names
+//! A device is a state machine: it takes packets and the time, sends packets through [`DeviceOutput`], and names
 //! the time of its timer. Hosts and gateways are devices. A gateway, added with
 //! [`Mesh::add_gateway`](super::Mesh::add_gateway), stands between hosts and routers and receives every
 //! packet on its path. It forwards the packet, or carries it as bytes ([`wire::encode`](super::wire::encode))
-//! inside its own datagrams ([`Outgoing::send_bytes`]) to a gateway that decapsulates it
+//! inside its own datagrams ([`DeviceOutput::send_bytes`]) to a gateway that decapsulates it
 //! ([`wire::decode`](super::wire::decode)).
 
 use std::net::Ipv4Addr;
@@ -22,11 +22,11 @@ pub trait Device {
         now: Instant,
         port: usize,
         packet: &IpPacket,
-        out: &mut Outgoing<'_>,
+        out: &mut DeviceOutput<'_>,
     );
 
     /// The time of [`poll_timeout`](Self::poll_timeout) has come.
-    fn handle_timeout(&mut self, _now: Instant, _out: &mut Outgoing<'_>) {}
+    fn handle_timeout(&mut self, _now: Instant, _out: &mut DeviceOutput<'_>) {}
 
     /// When the device's timer fires; a time in the past means at once. Polled after every call.
     fn poll_timeout(&self) -> Option<Instant> {
@@ -72,7 +72,7 @@ impl<G: Device> Device for Station<G> {
         now: Instant,
         port: usize,
         packet: &IpPacket,
-        out: &mut Outgoing<'_>,
+        out: &mut DeviceOutput<'_>,
     ) {
         match self {
             Self::Host(host) => host.handle_packet(now, port, packet, out),
@@ -80,7 +80,7 @@ impl<G: Device> Device for Station<G> {
         }
     }
 
-    fn handle_timeout(&mut self, now: Instant, out: &mut Outgoing<'_>) {
+    fn handle_timeout(&mut self, now: Instant, out: &mut DeviceOutput<'_>) {
         match self {
             Self::Host(host) => host.handle_timeout(now, out),
             Self::Gateway(gateway) => gateway.handle_timeout(now, out),
@@ -113,7 +113,7 @@ impl<G> HasHost for Station<G> {
 
 /// Output of a device.
 #[derive(Debug)]
-pub struct Outgoing<'a> {
+pub struct DeviceOutput<'a> {
     pub(super) address: Ipv4Addr,
     pub(super) buffers: &'a mut Buffers,
     pub(super) packets: &'a mut Packets,
@@ -128,7 +128,7 @@ pub(super) enum OutputPort {
     Port(usize),
 }
 
-impl Outgoing<'_> {
+impl DeviceOutput<'_> {
     /// The device's own address.
     pub const fn address(&self) -> Ipv4Addr {
         self.address

@@ -18,7 +18,7 @@ use keiro_core::{
 use keiro_units::{Bandwidth, Instant, Probability};
 
 use super::{
-    Body, Device, Ecn, IpPacket, Outgoing, TCP_HEADER, measure::Bins, packet::IP_HEADER, wire,
+    Body, Device, DeviceOutput, Ecn, IpPacket, TCP_HEADER, measure::Bins, packet::IP_HEADER, wire,
 };
 use crate::seed;
 
@@ -118,7 +118,7 @@ impl Edge {
         &mut self,
         now: Instant,
         remote: &Remote,
-        out: &mut Outgoing<'_>,
+        out: &mut DeviceOutput<'_>,
     ) -> Result<(), TenantError> {
         let key = private_key(&self.spec, remote.number).public_key();
         let mut config = PeerConfig::new(key);
@@ -153,7 +153,7 @@ impl Edge {
         &mut self,
         now: Instant,
         tenant: TenantConfig,
-        out: &mut Outgoing<'_>,
+        out: &mut DeviceOutput<'_>,
     ) -> Result<(), TenantError> {
         for (peer, id) in self.routes.values() {
             if *id == tenant.id {
@@ -188,7 +188,7 @@ impl Edge {
         &self.endpoint
     }
 
-    fn take(&mut self, now: Instant, packet: &IpPacket, out: &mut Outgoing<'_>) {
+    fn take(&mut self, now: Instant, packet: &IpPacket, out: &mut DeviceOutput<'_>) {
         let Some(&(peer, tenant)) = self.routes.get(&packet.destination) else {
             return out.forward(packet);
         };
@@ -221,7 +221,7 @@ impl Edge {
     }
 
     /// Drains the endpoint's output and updates the timer.
-    fn turn(&mut self, now: Instant, out: &mut Outgoing<'_>) {
+    fn turn(&mut self, now: Instant, out: &mut DeviceOutput<'_>) {
         while let Some(delivery) = self.endpoint.poll_delivery() {
             let Delivery::Packet {
                 tenant, ecn, data, ..
@@ -273,7 +273,7 @@ impl Device for Edge {
         now: Instant,
         _port: usize,
         packet: &IpPacket,
-        out: &mut Outgoing<'_>,
+        out: &mut DeviceOutput<'_>,
     ) {
         match packet.body {
             Body::Bytes(header, id) if packet.destination == out.address() => {
@@ -290,7 +290,7 @@ impl Device for Edge {
         self.turn(now, out);
     }
 
-    fn handle_timeout(&mut self, now: Instant, out: &mut Outgoing<'_>) {
+    fn handle_timeout(&mut self, now: Instant, out: &mut DeviceOutput<'_>) {
         self.endpoint.handle_timeout(now);
         self.turn(now, out);
     }

@@ -6,7 +6,7 @@ use keiro_units::Instant;
 
 use super::{
     activity::Activity,
-    device::{Device, HasHost, Outgoing},
+    device::{Device, DeviceOutput, HasHost},
     measure::Bins,
     packet::{Body, Ecn, IpPacket, TcpHeader},
     tcp::{TcpConfig, TcpReceiver, TcpSender},
@@ -190,7 +190,7 @@ impl Host {
     }
 
     /// Sends what a socket has to send now.
-    fn transmit(&mut self, index: usize, now: Instant, out: &mut Outgoing<'_>) {
+    fn transmit(&mut self, index: usize, now: Instant, out: &mut DeviceOutput<'_>) {
         let source = out.address();
         match &mut self.sockets[index] {
             Socket::Sender { to, tcp } => {
@@ -238,7 +238,13 @@ impl Host {
 }
 
 impl Device for Host {
-    fn handle_packet(&mut self, now: Instant, _: usize, packet: &IpPacket, out: &mut Outgoing<'_>) {
+    fn handle_packet(
+        &mut self,
+        now: Instant,
+        _: usize,
+        packet: &IpPacket,
+        out: &mut DeviceOutput<'_>,
+    ) {
         let port = match &packet.body {
             Body::Tcp(header) => header.destination_port,
             Body::Udp(header) | Body::Bytes(header, _) => header.destination_port,
@@ -249,7 +255,7 @@ impl Device for Host {
         }
     }
 
-    fn handle_timeout(&mut self, now: Instant, out: &mut Outgoing<'_>) {
+    fn handle_timeout(&mut self, now: Instant, out: &mut DeviceOutput<'_>) {
         while let Some((_, timer)) = self.timers.pop_until(now) {
             let index = timer.index();
             match &mut self.sockets[index] {

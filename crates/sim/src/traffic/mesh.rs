@@ -8,7 +8,7 @@ use keiro_units::{ByteCount, Instant};
 use super::{
     Host,
     classes::{Classes, Scheduler, Waiting},
-    device::{Device, HasHost, Outgoing, OutputPort},
+    device::{Device, DeviceOutput, HasHost, OutputPort},
     packet::{Body, Buffers, Ecn, Packets, Slot},
     port::{PortReport, Tally},
     routes::{self, NO_ROUTE},
@@ -212,7 +212,7 @@ impl<D: Device> Mesh<D> {
     pub fn drive<R>(
         &mut self,
         node: MeshNode,
-        act: impl FnOnce(&mut D, Instant, &mut Outgoing<'_>) -> R,
+        act: impl FnOnce(&mut D, Instant, &mut DeviceOutput<'_>) -> R,
     ) -> R {
         self.renew_routes();
         self.drive_index(node.0, act)
@@ -418,10 +418,10 @@ impl<D: Device> Mesh<D> {
     fn drive_index<R>(
         &mut self,
         index: usize,
-        act: impl FnOnce(&mut D, Instant, &mut Outgoing<'_>) -> R,
+        act: impl FnOnce(&mut D, Instant, &mut DeviceOutput<'_>) -> R,
     ) -> Option<R> {
         let mut sent = std::mem::take(&mut self.outgoing);
-        let mut out = Outgoing {
+        let mut out = DeviceOutput {
             address: self.address(MeshNode(index)),
             buffers: &mut self.buffers,
             packets: &mut self.packets,

@@ -31,7 +31,7 @@ pub mod wire;
 pub use activity::Activity;
 pub use chain::{Bottleneck, Chain, DevicePosition, Group};
 pub use classes::Classes;
-pub use device::{Device, HasHost, Outgoing, PAYLOAD_MAX, Station};
+pub use device::{Device, DeviceOutput, HasHost, PAYLOAD_MAX, Station};
 pub use edge::{Edge, EdgeCounts, EdgeSpec, Remote};
 pub use host::{Host, PORTS_MAX, TcpSpec};
 pub use measure::{BINS_MAX, Bins};

@@ -6,8 +6,8 @@ use keiro_link::{Buffer, LinkConfig};
 use keiro_sim::{
     Direction, LinkSpec, Stop,
     traffic::{
-        Activity, Body, Chain, Device, Group, HasHost, Host, IpPacket, Mesh, MeshLink, MeshNode,
-        Outgoing, Spacing, Station, TcpConfig, TcpSpec, UdpSpec,
+        Activity, Body, Chain, Device, DeviceOutput, Group, HasHost, Host, IpPacket, Mesh,
+        MeshLink, MeshNode, Spacing, Station, TcpConfig, TcpSpec, UdpSpec,
         tcp::{CongestionControl, LossDetection, RtoFloor},
     },
 };
@@ -43,7 +43,7 @@ impl Device for Tap {
         now: Instant,
         _port: usize,
         packet: &IpPacket,
-        out: &mut Outgoing<'_>,
+        out: &mut DeviceOutput<'_>,
     ) {
         if let Body::Tcp(header) = packet.body
             && header.payload > 0

@@ -4,7 +4,8 @@
 use std::{net::Ipv4Addr, time::Duration};
 
 use keiro_sim::traffic::{
-    Body, Chain, Device, DevicePosition, Ecn, Group, IpPacket, Outgoing, Station, TcpConfig, wire,
+    Body, Chain, Device, DeviceOutput, DevicePosition, Ecn, Group, IpPacket, Station, TcpConfig,
+    wire,
 };
 use keiro_units::Instant;
 
@@ -27,7 +28,7 @@ impl Device for Tunnel {
         _now: Instant,
         _port: usize,
         packet: &IpPacket,
-        out: &mut Outgoing<'_>,
+        out: &mut DeviceOutput<'_>,
     ) {
         let Some(peer) = self.peer else {
             return out.forward(packet);

@@ -7,7 +7,7 @@ use keiro_link::{Buffer, LinkConfig, Loss, Reorder};
 use keiro_sim::{
     LinkSpec, Stop,
     traffic::{
-        Activity, Body, Device, HasHost, Host, IpPacket, Mesh, Outgoing, TcpConfig, TcpSpec,
+        Activity, Body, Device, DeviceOutput, HasHost, Host, IpPacket, Mesh, TcpConfig, TcpSpec,
         tcp::{CongestionControl, LossDetection, RtoFloor},
     },
 };
@@ -61,7 +61,7 @@ impl Device for Watched {
         now: Instant,
         port: usize,
         packet: &IpPacket,
-        out: &mut Outgoing<'_>,
+        out: &mut DeviceOutput<'_>,
     ) {
         let before = self.delivered();
         if let (Body::Tcp(header), Some((_, first))) = (&packet.body, self.receiver)
@@ -80,7 +80,7 @@ impl Device for Watched {
         }
     }
 
-    fn handle_timeout(&mut self, now: Instant, out: &mut Outgoing<'_>) {
+    fn handle_timeout(&mut self, now: Instant, out: &mut DeviceOutput<'_>) {
         self.host.handle_timeout(now, out);
     }
 

@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use super::{Site, VIEWERS_MAX, plain};
 use crate::{
-    page::{Page, Place},
+    page::{Page, PageAddress},
     source::View,
 };
 
@@ -28,7 +28,7 @@ use crate::{
 struct Viewer {
     site: Arc<Site>,
     source: usize,
-    place: Place,
+    place: PageAddress,
     views: watch::Receiver<Arc<View>>,
     shown: Option<Arc<Page>>,
     waiting: VecDeque<Event>,
@@ -49,7 +49,7 @@ const VIEWER_TIME_MAX: Duration = Duration::from_secs(3600);
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// Changes of the page at `place` of gateway `source`, for as long as the viewer listens.
-pub(super) fn live(site: &Arc<Site>, source: usize, place: Place) -> Response {
+pub(super) fn live(site: &Arc<Site>, source: usize, place: PageAddress) -> Response {
     let Ok(permit) = Arc::clone(&site.viewers).try_acquire_owned() else {
         let what = format!("{VIEWERS_MAX} pages are followed live already");
         let mut response = plain(

@@ -13,13 +13,13 @@ use axum::{
 
 use super::{Site, live, plain};
 use crate::{
-    page::{self, Page, Place, layout},
+    page::{self, Page, PageAddress, layout},
     source::Source,
 };
 
 /// Pages of the last poll, by gateway and place.
 #[derive(Debug, Default)]
-pub(super) struct Rendered(Mutex<BTreeMap<(String, Place), Slot>>);
+pub(super) struct Rendered(Mutex<BTreeMap<(String, PageAddress), Slot>>);
 
 /// A page and the number of the poll that it is of. Who wants the same meanwhile waits for the lock.
 type Slot = Arc<tokio::sync::Mutex<Option<(u64, Arc<Page>)>>>;
@@ -28,7 +28,7 @@ type Slot = Arc<tokio::sync::Mutex<Option<(u64, Arc<Page>)>>>;
 const KEPT_MAX: usize = 64;
 
 impl Rendered {
-    fn slot(&self, source: &Source, place: &Place) -> Slot {
+    fn slot(&self, source: &Source, place: &PageAddress) -> Slot {
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (source.name.clone(), place.clone());
         if slots.len() >= KEPT_MAX && !slots.contains_key(&key) {
@@ -40,7 +40,7 @@ impl Rendered {
 
 impl Site {
     /// A page of the newest poll.
-    pub(super) async fn render(&self, source: &Source, place: &Place) -> Arc<Page> {
+    pub(super) async fn render(&self, source: &Source, place: &PageAddress) -> Arc<Page> {
         let view = source.fresh(place.needs()).await;
         let slot = self.rendered.slot(source, place);
         let mut kept = slot.lock().await;
@@ -86,7 +86,7 @@ pub(super) async fn page(State(site): State<Arc<Site>>, request: Request) -> Res
         .headers()
         .get("sec-fetch-site")
         .is_some_and(|site| site == "cross-site");
-    let place = Place::parse(&segments, request.uri().query().unwrap_or_default());
+    let place = PageAddress::parse(&segments, request.uri().query().unwrap_or_default());
     let Some(place) = place.map(|place| {
         if is_foreign {
             place.without_questions()

@@ -4,7 +4,7 @@ use keiro_control::protocol::PROTOCOL_VERSION;
 use maud::html;
 
 use super::{
-    Page, Place,
+    Page, PageAddress,
     part::{self, facts},
 };
 use crate::{
@@ -20,7 +20,7 @@ pub(super) fn page(site: &Site, source: &Source, view: &View) -> Page {
         }
         None => html! { "unknown" },
     };
-    Page::new(Place::About.title()).live(
+    Page::new(PageAddress::About.title()).live(
         "about",
         html! {
             (facts(&[

@@ -12,9 +12,10 @@ use keiro_control::{
 use maud::{Markup, html};
 
 use super::{
-    Page, app_table, events, fault,
+    Page,
+    address::{PageAddress, Span, Supposed},
+    app_table, events, fault,
     part::{self, facts, heads, judged, link, number, path_link, unix},
-    place::{Place, Span, Supposed},
 };
 use crate::{
     drawing::{Band, Chart, Line, Mark, Unit},
@@ -30,7 +31,7 @@ pub(super) async fn page(source: &Source, data: &Data, base: &str, name: &str, s
     let page = Page::new(name);
     let Some(app) = data.apps.iter().find(|app| app.name == name) else {
         return page.fixed(html! {
-            p { "The gateway has no application of this name. " (link(base, &Place::Apps(super::place::List::default()), &html! { "All applications" })) }
+            p { "The gateway has no application of this name. " (link(base, &PageAddress::Apps(super::address::List::default()), &html! { "All applications" })) }
         });
     };
     let explained = source.explain(name).await;
@@ -188,8 +189,8 @@ fn what_if_links(app: &AppSnapshot, base: &str) -> Markup {
     };
     html! {
         p { "What if: "
-            @if let Some(lose) = lose { (link(base, &Place::WhatIf(lose), &html! { "its path is lost" })) " · " }
-            (link(base, &Place::WhatIf(add), &html! { "there are five more like it" }))
+            @if let Some(lose) = lose { (link(base, &PageAddress::WhatIf(lose), &html! { "its path is lost" })) " · " }
+            (link(base, &PageAddress::WhatIf(add), &html! { "there are five more like it" }))
         }
     }
 }
@@ -199,7 +200,7 @@ fn measured(source: &Source, app: &AppSnapshot, base: &str, span: Span, answer: 
     html! {
         section aria-labelledby="history-head" {
             h2 id="history-head" { "Forecast against measured" }
-            (part::spans(base, span, |span| Place::App { name: name.clone(), span }))
+            (part::spans(base, span, |span| PageAddress::App { name: name.clone(), span }))
             @match answer.as_deref() {
                 Ok(Response::AppHistory(history)) => (charts(source, app, span, history)),
                 Ok(other) => (fault(&unexpected(other))),

@@ -3,7 +3,7 @@
 use keiro_control::protocol::AppSnapshot;
 use maud::{Markup, html};
 
-use super::{Page, Place, app_table, part::link, place::List};
+use super::{Page, PageAddress, address::List, app_table, part::link};
 use crate::{
     source::{Data, Source},
     text,
@@ -19,7 +19,7 @@ pub(super) fn page(source: &Source, data: &Data, base: &str, list: &List) -> Pag
             p { button { "Show" } }
         }
     };
-    Page::new(Place::Apps(List::default()).title())
+    Page::new(PageAddress::Apps(List::default()).title())
         .fixed(form)
         .live("apps", listed(source, data, base, list))
 }
@@ -37,14 +37,14 @@ fn listed(source: &Source, data: &Data, base: &str, list: &List) -> Markup {
     let before = list.skipped.saturating_mul(SHOWN_MAX).min(all);
     let shown: Vec<&AppSnapshot> = apps.into_iter().skip(before).take(SHOWN_MAX).collect();
     let other = |skipped: usize| {
-        Place::Apps(List {
+        PageAddress::Apps(List {
             skipped,
             search: list.search.clone(),
         })
     };
     html! {
         @if all == 0 {
-            p { @if data.apps.is_empty() { "No applications are configured." } @else { "No application has such a name. " (link(base, &Place::Apps(List::default()), &html! { "All applications" })) } }
+            p { @if data.apps.is_empty() { "No applications are configured." } @else { "No application has such a name. " (link(base, &PageAddress::Apps(List::default()), &html! { "All applications" })) } }
         } @else {
             p { (text::count(all, "application")) @if all > shown.len() { ", " (before + 1) " to " (before + shown.len()) " are shown" }
                 "; missed targets first, then the smallest margin." }

@@ -4,7 +4,7 @@ use keiro_control::{protocol::HistoryState, rounded};
 use maud::{Markup, html};
 
 use super::{
-    Page, Place,
+    Page, PageAddress,
     part::{self, bad, facts, good, heads, number},
 };
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
 const ROWS_MAX: usize = 1000;
 
 pub(super) fn page(data: &Data) -> Page {
-    Page::new(Place::Config.title())
+    Page::new(PageAddress::Config.title())
         .live("problems", problems(data))
         .live("gateway", gateway(data))
         .live("config-paths", paths(data))

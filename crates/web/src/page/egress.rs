@@ -5,7 +5,7 @@ use keiro_control::rounded;
 use maud::{Markup, html};
 
 use super::{
-    Page, Place, fault,
+    Page, PageAddress, fault,
     part::{bad, facts, good, heads, number},
 };
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
 const ROWS_MAX: usize = 500;
 
 pub(super) async fn page(site: &Site) -> Page {
-    let page = Page::new(Place::Egress.title());
+    let page = Page::new(PageAddress::Egress.title());
     let mut daemons = Vec::new();
     for daemon in &site.egress {
         daemons.push((daemon.socket.display().to_string(), daemon.status().await));

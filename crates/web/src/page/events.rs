@@ -6,14 +6,14 @@ use keiro_control::{event_text::Severity, protocol::Timestamp};
 use maud::{Markup, html};
 
 use super::{
-    Page, Place,
+    Page, PageAddress,
+    address::Filter,
     part::{self, app_link, link, path_link},
-    place::Filter,
 };
 use crate::{
     source::{
         Source,
-        events::{Events, Seen},
+        events::{EventLine, Events},
     },
     text,
 };
@@ -33,7 +33,7 @@ pub(super) fn page(source: &Source, base: &str, filter: &Filter) -> Page {
             p { button { "Show" } }
         }
     };
-    Page::new(Place::Events(Filter::default()).title())
+    Page::new(PageAddress::Events(Filter::default()).title())
         .fixed(form)
         .live("events", listed(&log, base, filter))
 }
@@ -53,12 +53,12 @@ fn listed(log: &Events, base: &str, filter: &Filter) -> Markup {
         }
     };
     let search = filter.search.to_lowercase();
-    let is_wanted = |seen: &&Seen| {
+    let is_wanted = |seen: &&EventLine| {
         from.is_none_or(|from| seen.time >= from)
             && to.is_none_or(|to| seen.time <= to)
             && (seen.kind.contains(&search) || seen.sentence.to_lowercase().contains(&search))
     };
-    let found: Vec<&Seen> = log.newest().filter(is_wanted).collect();
+    let found: Vec<&EventLine> = log.newest().filter(is_wanted).collect();
     let more = found.len().saturating_sub(SHOWN_MAX);
     html! {
         (coverage(log, from.unwrap_or(SystemTime::UNIX_EPOCH)))
@@ -80,11 +80,11 @@ pub(super) fn coverage(log: &Events, wanted_since: SystemTime) -> Markup {
 }
 
 /// A sentence each.
-pub(super) fn list<'a>(base: &str, events: impl Iterator<Item = &'a Seen>) -> Markup {
+pub(super) fn list<'a>(base: &str, events: impl Iterator<Item = &'a EventLine>) -> Markup {
     html! { ol class="events" { @for event in events { (line(base, event)) } } }
 }
 
-fn line(base: &str, event: &Seen) -> Markup {
+fn line(base: &str, event: &EventLine) -> Markup {
     let around =
         |at: Option<SystemTime>| at.map(|at| Timestamp(at).to_string()).unwrap_or_default();
     let filter = Filter {
@@ -99,7 +99,7 @@ fn line(base: &str, event: &Seen) -> Markup {
     };
     html! {
         li class=(class) {
-            span class="when" { (link(base, &Place::Events(filter), &part::time(event.time))) }
+            span class="when" { (link(base, &PageAddress::Events(filter), &part::time(event.time))) }
             span class="what" { (text::sentence(&event.sentence))
                 @if event.count > 1 { " (" (event.count) " times)" }
                 @if let Some(app) = &event.subject.app { " " (app_link(base, app)) }

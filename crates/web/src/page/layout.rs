@@ -5,7 +5,7 @@ use std::time::Instant;
 use axum::response::Html;
 use maud::{DOCTYPE, Markup, html};
 
-use super::{Page, Piece, Place};
+use super::{Page, PageAddress, Piece};
 use crate::{
     http::{Site, asset_address},
     source::{Source, View},
@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// A page of a gateway.
-pub(crate) fn page(site: &Site, source: &Source, place: &Place, page: &Page) -> Html<String> {
+pub(crate) fn page(site: &Site, source: &Source, place: &PageAddress, page: &Page) -> Html<String> {
     let base = format!("/{}", source.name);
     let mut pieces = page.pieces.iter();
     let state = pieces.next();
@@ -24,7 +24,7 @@ pub(crate) fn page(site: &Site, source: &Source, place: &Place, page: &Page) -> 
             header {
                 a class="brand" href="/" { "Keiro" }
                 span class="gateway" { (source.name) }
-                nav aria-label="Pages" { ul { @for main in Place::main().iter().filter(|main| **main != Place::Egress || !site.egress.is_empty()) { li {
+                nav aria-label="Pages" { ul { @for main in PageAddress::main().iter().filter(|main| **main != PageAddress::Egress || !site.egress.is_empty()) { li {
                     @let current = place.is_below(main).then_some("page");
                     a href={ (base) "/" (main.address()) } aria-current=[current] { (main.title()) }
                 } } } }

@@ -7,7 +7,7 @@ use keiro_control::{
 use maud::{Markup, html};
 
 use super::{
-    Page, Place,
+    Page, PageAddress,
     part::{self, bad, facts, good, heads, number, warn},
 };
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
 const ROWS_MAX: usize = 1000;
 
 pub(super) fn page(data: &Data, _base: &str) -> Page {
-    let page = Page::new(Place::Network.title()).live("peers", peers(data));
+    let page = Page::new(PageAddress::Network.title()).live("peers", peers(data));
     match &data.status.store {
         Some(store) if !store.gateways.is_empty() => page.live("site", site(store)),
         _ => page,

@@ -9,10 +9,11 @@ use keiro_control::protocol::{HistoryState, ModelState, PathSnapshot, StatusSnap
 use maud::{Markup, html};
 
 use super::{
-    Page, Place, app_table, events,
+    Page, PageAddress,
+    address::{Filter, List},
+    app_table, events,
     part::{bad, facts, good, link, path_link, warn},
     path_health::{Health, health},
-    place::{Filter, List},
 };
 use crate::{
     drawing::{traffic_line, traffic_width},
@@ -28,7 +29,7 @@ const NOTES_MAX: usize = 20;
 const HOUR: Duration = Duration::from_secs(3600);
 
 pub(super) fn page(source: &Source, data: &Data, base: &str) -> Page {
-    Page::new(Place::Overview.title())
+    Page::new(PageAddress::Overview.title())
         .live("summary", summary(&data.status))
         .live("attention", attention(&data.status))
         .live("diagram", diagram(data, base))
@@ -141,7 +142,7 @@ fn diagram(data: &Data, base: &str) -> Markup {
                         p class="peer" { strong { (text::name(peer)) } }
                     } } }
                 }
-                @if more > 0 { p { (more) " more paths are up; " (link(base, &Place::Paths, &html! { "all paths" })) "." } }
+                @if more > 0 { p { (more) " more paths are up; " (link(base, &PageAddress::Paths, &html! { "all paths" })) "." } }
             }
         }
     }
@@ -183,7 +184,7 @@ fn apps(source: &Source, data: &Data, base: &str) -> Markup {
             @if all == 0 { p { "No applications are configured." } } @else {
                 (app_table::table(source, base, &apps, "Applications, missed targets and small margins first"))
                 @if all > apps.len() {
-                    p { (link(base, &Place::Apps(List::default()), &html! { "All " (all) " applications" })) }
+                    p { (link(base, &PageAddress::Apps(List::default()), &html! { "All " (all) " applications" })) }
                 }
             }
         }
@@ -201,7 +202,7 @@ fn last_hour(source: &Source, base: &str) -> Markup {
             (events::coverage(&log, since))
             @if count == 0 { p { "None." } } @else { (events::list(base, shown)) }
             @if count > EVENTS_MAX {
-                p { (link(base, &Place::Events(Filter::default()), &html! { "All " (count) " events" })) }
+                p { (link(base, &PageAddress::Events(Filter::default()), &html! { "All " (count) " events" })) }
             }
         }
     }

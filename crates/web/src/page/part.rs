@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use keiro_control::protocol::{JudgedBy, Timestamp};
 use maud::{Markup, html};
 
-use super::place::{Place, Span};
+use super::address::{PageAddress, Span};
 use crate::text;
 
 /// A state that is as wanted.
@@ -47,12 +47,12 @@ pub(super) fn number(text: &str) -> Markup {
     html! { td class="n" { (text) } }
 }
 
-pub(super) fn link(base: &str, place: &Place, shown: &Markup) -> Markup {
+pub(super) fn link(base: &str, place: &PageAddress, shown: &Markup) -> Markup {
     html! { a href={ (base) "/" (place.address()) } { (shown) } }
 }
 
 pub(super) fn app_link(base: &str, name: &str) -> Markup {
-    let place = Place::App {
+    let place = PageAddress::App {
         name: name.to_owned(),
         span: Span::Hour,
     };
@@ -60,7 +60,7 @@ pub(super) fn app_link(base: &str, name: &str) -> Markup {
 }
 
 pub(super) fn path_link(base: &str, name: &str) -> Markup {
-    let place = Place::Path {
+    let place = PageAddress::Path {
         name: name.to_owned(),
         span: Span::Hour,
     };
@@ -85,7 +85,7 @@ pub(super) fn judged(by: Option<JudgedBy>) -> &'static str {
 }
 
 /// Links to the other time spans of a page.
-pub(super) fn spans(base: &str, now: Span, place: impl Fn(Span) -> Place) -> Markup {
+pub(super) fn spans(base: &str, now: Span, place: impl Fn(Span) -> PageAddress) -> Markup {
     html! {
         nav class="spans" aria-label="Time" { ul {
             @for span in Span::ALL {

@@ -10,10 +10,11 @@ use keiro_control::{
 use maud::{Markup, html};
 
 use super::{
-    Page, app_table, events, fault, figures,
+    Page,
+    address::{PageAddress, Span, Supposed},
+    app_table, events, fault, figures,
     part::{self, facts, link, unix},
     path_health::health_word,
-    place::{Place, Span, Supposed},
 };
 use crate::{
     drawing::{Band, Chart, Line, Mark, Unit},
@@ -32,7 +33,7 @@ pub(super) async fn page(source: &Source, data: &Data, base: &str, name: &str, s
     let paths: Vec<&PathSnapshot> = data.paths.iter().filter(|path| path.name == name).collect();
     if paths.is_empty() {
         return page.fixed(html! {
-            p { "The gateway has no path of this name. " (link(base, &Place::Paths, &html! { "All paths" })) }
+            p { "The gateway has no path of this name. " (link(base, &PageAddress::Paths, &html! { "All paths" })) }
         });
     }
     let history = source
@@ -126,7 +127,7 @@ fn what_if_links(name: &str, base: &str) -> Markup {
         lose: name.to_owned(),
         ..Supposed::default()
     };
-    html! { p { "What if: " (link(base, &Place::WhatIf(lose), &html! { "this path is lost" })) } }
+    html! { p { "What if: " (link(base, &PageAddress::WhatIf(lose), &html! { "this path is lost" })) } }
 }
 
 fn apps(source: &Source, data: &Data, base: &str, name: &str) -> Markup {
@@ -153,7 +154,7 @@ fn measured(source: &Source, base: &str, name: &str, span: Span, answer: &Answer
     html! {
         section aria-labelledby="history-head" {
             h2 id="history-head" { "History" }
-            (part::spans(base, span, |span| Place::Path { name: name.to_owned(), span }))
+            (part::spans(base, span, |span| PageAddress::Path { name: name.to_owned(), span }))
             @match answer.as_deref() {
                 Ok(Response::PathHistory(history)) => (charts(source, span, history)),
                 Ok(other) => (fault(&unexpected(other))),

@@ -4,7 +4,7 @@ use keiro_control::{protocol::PathSnapshot, rounded};
 use maud::{Markup, html};
 
 use super::{
-    Page, Place,
+    Page, PageAddress,
     part::{heads, number, path_link},
     path_health::{health, health_word},
 };
@@ -18,7 +18,7 @@ use crate::{
 const SHOWN_MAX: usize = 256;
 
 pub(super) fn page(data: &Data, base: &str) -> Page {
-    Page::new(Place::Paths.title()).live("paths", table(data, base))
+    Page::new(PageAddress::Paths.title()).live("paths", table(data, base))
 }
 
 fn table(data: &Data, base: &str) -> Markup {

@@ -9,7 +9,7 @@ use keiro_control::{
 use maud::{Markup, html};
 
 use super::{
-    Page, Place,
+    Page, PageAddress,
     part::{self, heads, number, path_link},
 };
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
 const ROWS_MAX: usize = 200;
 
 pub(super) fn page(data: &Data, base: &str) -> Page {
-    let page = Page::new(Place::Tenants.title());
+    let page = Page::new(PageAddress::Tenants.title());
     match &data.tenants {
         None => page.live(
             "tenants",

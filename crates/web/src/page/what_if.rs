@@ -11,9 +11,10 @@ use keiro_control::protocol::{
 use maud::{Markup, html};
 
 use super::{
-    Page, fault,
+    Page,
+    address::{PageAddress, Supposed},
+    fault,
     part::{self, app_link, heads, judged, link, number, path_link},
-    place::{Place, Supposed},
 };
 use crate::{
     source::{Answer, Data, Fault, Source, unexpected},
@@ -43,8 +44,8 @@ enum FormError {
 }
 
 pub(super) async fn page(source: &Source, data: &Data, base: &str, form: &Supposed) -> Page {
-    let page =
-        Page::new(Place::WhatIf(Supposed::default()).title()).fixed(form_part(data, base, form));
+    let page = Page::new(PageAddress::WhatIf(Supposed::default()).title())
+        .fixed(form_part(data, base, form));
     let changes = match changes(form) {
         Ok(changes) => changes,
         Err(error) => return page.fixed(
@@ -140,7 +141,7 @@ fn form_part(data: &Data, base: &str, form: &Supposed) -> Markup {
             fieldset { legend { "A latency target changes" }
                 (field("target", "Application", &form.target, "", Some("known-apps")))
                 (field("latency", "Target", &form.latency, "20ms, or none", None)) }
-            p { button { "Suppose it" } " " (link(base, &Place::WhatIf(Supposed::default()), &html! { "Clear" })) }
+            p { button { "Suppose it" } " " (link(base, &PageAddress::WhatIf(Supposed::default()), &html! { "Clear" })) }
         }
     }
 }

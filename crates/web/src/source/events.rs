@@ -22,7 +22,7 @@ use crate::text::visible;
 /// Events, the newest last.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
-    kept: VecDeque<Seen>,
+    kept: VecDeque<EventLine>,
     /// Raised by every change.
     pub(crate) number: u64,
     /// The time from which on they were followed; absent: they are not.
@@ -33,7 +33,7 @@ pub(crate) struct Events {
 
 /// One event, or several of one kind about one subject that came in a minute.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Seen {
+pub(crate) struct EventLine {
     /// Of the latest.
     pub(crate) time: SystemTime,
     pub(crate) kind: &'static str,
@@ -65,7 +65,7 @@ const SENTENCE_CHARACTERS_MAX: usize = 600;
 impl Events {
     /// Takes an event over.
     pub(crate) fn on_event(&mut self, event: &Event) {
-        self.keep(Seen {
+        self.keep(EventLine {
             time: event.time.0,
             kind: event.kind.name(),
             severity: severity(&event.kind),
@@ -76,7 +76,7 @@ impl Events {
     }
 
     /// The newest first.
-    pub(crate) fn newest(&self) -> impl Iterator<Item = &Seen> {
+    pub(crate) fn newest(&self) -> impl Iterator<Item = &EventLine> {
         self.kept.iter().rev()
     }
 
@@ -90,7 +90,7 @@ impl Events {
         if self.followed_since.take().is_none() {
             return;
         }
-        self.keep(Seen {
+        self.keep(EventLine {
             time: now,
             kind: "gap",
             severity: Severity::Warning,
@@ -103,9 +103,9 @@ impl Events {
         });
     }
 
-    fn keep(&mut self, event: Seen) {
+    fn keep(&mut self, event: EventLine) {
         self.number += 1;
-        let is_same = |seen: &Seen| {
+        let is_same = |seen: &EventLine| {
             let age = event.time.duration_since(seen.time).unwrap_or_default();
             seen.kind == event.kind && seen.subject == event.subject && age < MINUTE
         };
@@ -118,7 +118,7 @@ impl Events {
             // It is the newest again.
             if let Some(last) = self.kept.remove(same[0]) {
                 let count = last.count.saturating_add(1);
-                self.kept.push_back(Seen { count, ..event });
+                self.kept.push_back(EventLine { count, ..event });
             }
             return;
         }

@@ -12,11 +12,11 @@ use std::{
 
 use ipnet::IpNet;
 use keiro_control::config::{Config, Family, InterfaceLocal, Local, PathOrigin, PeerEndpoint};
-use keiro_doctor::facts::{Endpoint, Peer, Remote, Uplink, UplinkProblem, Way};
+use keiro_doctor::facts::{Endpoint, Peer, Remote, RouteLookup, Uplink, UplinkProblem};
 use keiro_linux::{
     interface::Interface,
+    route_lookup::{self, Query},
     uplink::{DefaultRoute, UplinkSocket, is_reverse_path_strict},
-    way::{self, Query},
 };
 
 /// How long the resolver may take for one name.
@@ -40,13 +40,13 @@ impl Network {
     }
 
     /// A way in the doctor's terms.
-    pub(super) fn way(&self, query: &Query) -> Option<Way> {
-        Some(match query.way().ok()? {
-            way::Way::Local => Way::Local,
-            way::Way::Nowhere => Way::Nowhere,
-            way::Way::Interface { index, .. } => {
+    pub(super) fn lookup(&self, query: &Query) -> Option<RouteLookup> {
+        Some(match query.lookup().ok()? {
+            route_lookup::RouteLookup::Local => RouteLookup::Local,
+            route_lookup::RouteLookup::Nowhere => RouteLookup::Nowhere,
+            route_lookup::RouteLookup::Interface { index, .. } => {
                 let mut all = self.interfaces.iter();
-                Way::Interface(all.find(|of| of.index == index)?.name.clone())
+                RouteLookup::Interface(all.find(|of| of.index == index)?.name.clone())
             }
         })
     }
@@ -230,8 +230,10 @@ impl Leaving<'_> {
             peer: peer.to_owned(),
             address,
             on_link: self.interface.reaches(address.ip()),
-            outgoing: local.and_then(|_| network.way(&bound)),
-            reverse: local.filter(|_| is_alone).and_then(|_| network.way(&query)),
+            outgoing: local.and_then(|_| network.lookup(&bound)),
+            reverse: local
+                .filter(|_| is_alone)
+                .and_then(|_| network.lookup(&query)),
         }
     }
 }

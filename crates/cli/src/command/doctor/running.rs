@@ -231,7 +231,7 @@ impl Running {
             is_abandoned: path.abandoned,
             since: seconds(path.state_seconds),
             remote: path.remote.clone(),
-            trouble: path.trouble,
+            fault: path.trouble,
             diagnosis: path.diagnosis.clone().unwrap_or_default(),
             mtu_bytes: path.stats.mtu_bytes,
         };

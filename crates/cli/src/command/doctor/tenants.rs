@@ -7,8 +7,8 @@ use keiro_control::{
     config::{self, Config, Withheld},
     protocol::DeviceState,
 };
-use keiro_doctor::facts::{Lan, Tenant, TenantPeer, Way};
-use keiro_linux::{interface::Interface, rule, way::Query};
+use keiro_doctor::facts::{Lan, RouteLookup, Tenant, TenantPeer};
+use keiro_linux::{interface::Interface, route_lookup::Query, rule};
 
 use super::{
     network::{Network, networks, setting},
@@ -61,8 +61,8 @@ fn one(
         let refused = said.as_ref().and_then(|(_, refused)| refused.get(&*peer));
         TenantPeer {
             refused_packets: refused.copied().unwrap_or(0),
-            ways: match said.is_some() && device_problem.is_none() {
-                true => ways(network, &lans, &prefixes),
+            routes: match said.is_some() && device_problem.is_none() {
+                true => routes(network, &lans, &prefixes),
                 false => Vec::new(),
             },
             foreign_rules: foreign_rules(&prefixes),
@@ -120,8 +120,8 @@ fn forwards(interface: &str) -> [Option<bool>; 2] {
 }
 
 /// Where packets of a host go that it sends to each of the prefixes.
-fn ways(network: &Network, lans: &[&Interface], prefixes: &[IpNet]) -> Vec<(IpNet, Way)> {
-    let way = |prefix: &IpNet| {
+fn routes(network: &Network, lans: &[&Interface], prefixes: &[IpNet]) -> Vec<(IpNet, RouteLookup)> {
+    let lookup = |prefix: &IpNet| {
         let to = host_of(prefix, &[])?;
         let found = lans.iter().find_map(|lan| {
             let own: Vec<IpAddr> = lan.addresses.iter().map(|address| address.ip).collect();
@@ -134,11 +134,11 @@ fn ways(network: &Network, lans: &[&Interface], prefixes: &[IpNet]) -> Vec<(IpNe
                 incoming: Some(lan.index),
                 ..Query::to(to)
             };
-            network.way(&query)
+            network.lookup(&query)
         });
         Some((*prefix, found?))
     };
-    prefixes.iter().filter_map(way).collect()
+    prefixes.iter().filter_map(lookup).collect()
 }
 
 /// An address of a host in a network that is none of these.

@@ -24,7 +24,7 @@ use keiro_core::{
 use keiro_linux::{
     clock,
     epoll::{Epoll, Interest, ReadyList},
-    udp::{BatchSocket, Outgoing, Purpose, ReceiveBuffers, Sent},
+    udp::{BatchSocket, DatagramBatch, Purpose, ReceiveBuffers, Sent},
 };
 
 use super::super::machine::{Machine, Uplink};
@@ -59,7 +59,7 @@ pub(super) struct Joining {
     request: Vec<u8>,
     /// When the request was given to the core; `None`: it is to be.
     asked: Option<Instant>,
-    seen: Seen,
+    seen: HubState,
     expires: SystemTime,
     start: Stopwatch,
     deadline: Duration,
@@ -75,7 +75,7 @@ struct Bound {
 
 /// What has been seen of the hub.
 #[derive(Debug, Default)]
-struct Seen {
+struct HubState {
     /// A handshake was answered.
     is_up: bool,
     /// The request may have reached it.
@@ -149,7 +149,7 @@ impl Joining {
             transmit: TransmitBuf::new(1),
             request,
             asked: None,
-            seen: Seen::default(),
+            seen: HubState::default(),
             expires: token.expires(),
             start,
             deadline,
@@ -163,7 +163,7 @@ impl Joining {
         while self.start.elapsed() < self.deadline {
             if let Some(document) = self.turn() {
                 self.farewell();
-                return self.judge(document);
+                return self.on_document(document);
             }
             if self.seen.refused == Some(RefusalReason::UnknownApplication) {
                 self.farewell();
@@ -269,7 +269,7 @@ impl Joining {
                 continue;
             };
             let data = self.transmit.filled();
-            let outgoing = Outgoing {
+            let outgoing = DatagramBatch {
                 remote: transmit.remote,
                 source: None,
                 ecn: transmit.ecn,
@@ -312,7 +312,7 @@ impl Joining {
         self.send(now);
     }
 
-    fn judge(&self, document: Document) -> Result<Enrolled, NotEnrolled> {
+    fn on_document(&self, document: Document) -> Result<Enrolled, NotEnrolled> {
         let refused = match document {
             Document::Enrolled(enrolled) => {
                 warn_of_clock(enrolled.hub_unix_seconds);

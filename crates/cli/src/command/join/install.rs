@@ -25,7 +25,7 @@ use super::{
     super::{
         init::{give_to_the_daemon, key, make_directory, unwritable, write_secret, write_whole},
         machine::Machine,
-        openings::{self, Wanted},
+        openings::{self, FirewallNeeds},
         query,
         record::{ChangedSetting, Joined, Record},
     },
@@ -253,7 +253,7 @@ impl Installed {
     }
 
     /// Opens the firewall for what it drops of this.
-    pub(super) fn open_firewall(&mut self, wanted: &Wanted<'_>) {
+    pub(super) fn open_firewall(&mut self, wanted: &FirewallNeeds<'_>) {
         let found = openings::find(wanted);
         self.openings = openings::open(&found.all);
         let still = openings::find(wanted);

@@ -18,7 +18,7 @@ use crate::failure::Failure;
 pub(super) struct Destination<'a> {
     /// As given.
     path: &'a Path,
-    place: Place,
+    place: OutputTarget,
 }
 
 /// What is put there.
@@ -30,7 +30,7 @@ pub(super) enum Content {
     Picture,
 }
 
-enum Place {
+enum OutputTarget {
     /// A file, there or not; no link.
     File(PathBuf),
     /// What keeps nothing that could be replaced, or is written by others as well.
@@ -58,7 +58,7 @@ impl<'a> Destination<'a> {
             ))
             .hint("make the directory first, or name another one"));
         }
-        let place = Place::of(path).map_err(|error| unwritable(path, &error, ""))?;
+        let place = OutputTarget::of(path).map_err(|error| unwritable(path, &error, ""))?;
         Ok(Self { path, place })
     }
 
@@ -68,8 +68,8 @@ impl<'a> Destination<'a> {
     /// There is no room, or it cannot be written any more; a file is as it was then.
     pub(super) fn write(self, text: &[u8], kept: &str) -> Result<(), Failure> {
         let written = match self.place {
-            Place::Open(file) => fill(&file, text),
-            Place::File(path) => match replace(&path, text) {
+            OutputTarget::Open(file) => fill(&file, text),
+            OutputTarget::File(path) => match replace(&path, text) {
                 Err(error) if stays(&error) && path.exists() => {
                     File::create(&path).and_then(|file| fill(&file, text))
                 }
@@ -80,7 +80,7 @@ impl<'a> Destination<'a> {
     }
 }
 
-impl Place {
+impl OutputTarget {
     fn of(path: &Path) -> io::Result<Self> {
         let end = end_of_links(path)?;
         let found = match fs::metadata(path) {

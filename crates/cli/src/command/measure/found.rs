@@ -38,7 +38,7 @@ impl Measured {
 }
 
 /// The same with what it was measured by and what follows from it.
-pub(super) struct Found<'a> {
+pub(super) struct MeasurementResult<'a> {
     pub(super) measured: &'a Measured,
     pub(super) plan: &'a TransferPlan,
     pub(super) authenticated: bool,
@@ -76,8 +76,8 @@ struct Probes {
     sent: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     round_trip: Option<RoundTrip>,
-    there: Way,
-    back: Way,
+    there: DirectionReport,
+    back: DirectionReport,
 }
 
 #[derive(Serialize)]
@@ -91,7 +91,7 @@ struct RoundTrip {
 }
 
 #[derive(Serialize)]
-struct Way {
+struct DirectionReport {
     sent: u64,
     received: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -148,7 +148,7 @@ struct Size {
     high_seconds: Option<f64>,
 }
 
-impl Found<'_> {
+impl MeasurementResult<'_> {
     pub(super) fn document(&self) -> Document {
         let measured = self.measured;
         Document {
@@ -343,14 +343,14 @@ fn probes(report: &ProbeReport) -> Probes {
     }
 }
 
-fn way(way: &OneWay) -> Way {
+fn way(way: &OneWay) -> DirectionReport {
     let above = |v: DelayVariation| Above {
         p50_seconds: v.p50,
         p95_seconds: v.p95,
         p99_seconds: v.p99,
         max_seconds: v.max,
     };
-    Way {
+    DirectionReport {
         sent: way.sent,
         received: way.received,
         loss_ratio: way.loss(),

@@ -30,7 +30,7 @@ use keiro_units::ByteCount;
 use super::{
     super::{Outcome, keys::public_key},
     destination::{Content, Destination},
-    found::{Found, Measured},
+    found::{Measured, MeasurementResult},
     picture,
     serve::wait_for_stop,
     waiting::{Waiting, WaitsFor},
@@ -290,7 +290,7 @@ fn show(
         .filter_map(|timed| Sample::new(ByteCount::new(timed.bytes), timed.seconds).ok())
         .collect();
     let fit = Fit::of(&samples);
-    let found = Found {
+    let found = MeasurementResult {
         measured,
         plan,
         authenticated: !args.open,

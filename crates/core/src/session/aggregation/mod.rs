@@ -22,7 +22,7 @@ use keiro_model::{
         Parameters, TooNarrow,
         spacing::{Estimate, SpacingEstimator},
     },
-    bottleneck::Found,
+    bottleneck::ConfirmedCapacity,
     capacity::{Stamp, Train},
 };
 use keiro_stats::AggregationStats;
@@ -536,7 +536,7 @@ impl Aggregator {
     pub(crate) fn on_trains(
         &mut self,
         now: Instant,
-        found: Found,
+        found: ConfirmedCapacity,
         rate: Bandwidth,
     ) -> Option<Change> {
         if self.mode != AggregationMode::Off {

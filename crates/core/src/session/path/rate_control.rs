@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use keiro_model::{
-    bottleneck::Found,
+    bottleneck::ConfirmedCapacity,
     path_rate::{Arrival, Feedback, PathRate},
 };
 use keiro_units::{Bandwidth, ByteCount, Instant};
@@ -137,7 +137,7 @@ impl RateControl {
         }
     }
 
-    pub(super) fn on_trains(&mut self, now: Instant, found: Found) {
+    pub(super) fn on_trains(&mut self, now: Instant, found: ConfirmedCapacity) {
         if let Some(controller) = &mut self.controller {
             controller.on_trains(now, found.capacity.rate);
         }
@@ -152,7 +152,7 @@ impl RateControl {
     /// At which packets leave. A path that carries less than its configured rate is paced at its
     /// capacity: packets then wait here, in the order of their deadlines, and not in the network. A
     /// twentieth is within the random error of the estimate.
-    pub(super) fn pacing_rate(&self, found: Option<Found>) -> Bandwidth {
+    pub(super) fn pacing_rate(&self, found: Option<ConfirmedCapacity>) -> Bandwidth {
         match (&self.controller, self.configured) {
             (Some(controller), _) => controller.pacing_rate(),
             (None, None) => Bandwidth::ZERO,
@@ -166,7 +166,7 @@ impl RateControl {
     }
 
     /// What the path carries, as far as is known.
-    pub(super) fn rate(&self, found: Option<Found>) -> Bandwidth {
+    pub(super) fn rate(&self, found: Option<ConfirmedCapacity>) -> Bandwidth {
         match &self.controller {
             Some(controller) => controller.rate(),
             None => self.pacing_rate(found),

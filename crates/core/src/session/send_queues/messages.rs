@@ -46,7 +46,7 @@ pub(crate) struct OutMessage {
 
 /// Part of a message to be sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct MessagePart {
     pub(crate) start: usize,
     pub(crate) end: usize,
     pub(crate) is_retransmit: bool,
@@ -214,11 +214,11 @@ impl OutMessages {
     }
 
     /// The next part of a message, at most `max` bytes; `None` if nothing is left to send.
-    pub(super) fn next_part(&self, id: u64, max: usize) -> Option<Part> {
+    pub(super) fn next_part(&self, id: u64, max: usize) -> Option<MessagePart> {
         let message = self.messages.get(&id)?;
         if let Some((start, end)) = message.retransmits.first() {
             let (start, end) = (start as usize, end as usize);
-            return Some(Part {
+            return Some(MessagePart {
                 start,
                 end: end.min(start + max),
                 is_retransmit: true,
@@ -226,7 +226,7 @@ impl OutMessages {
         }
         let start = message.next_unsent;
         let end = message.body.len().min(start + max);
-        (start < end).then_some(Part {
+        (start < end).then_some(MessagePart {
             start,
             end,
             is_retransmit: false,
@@ -252,7 +252,7 @@ impl OutMessages {
     }
 
     /// `part` of a message has left.
-    pub(super) fn on_part_sent(&mut self, id: u64, part: Part) {
+    pub(super) fn on_part_sent(&mut self, id: u64, part: MessagePart) {
         let message = self
             .messages
             .get_mut(&id)

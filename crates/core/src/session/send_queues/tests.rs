@@ -88,7 +88,7 @@ fn lost_parts_are_sent_again_unless_acknowledged() {
     out.on_lost(id, 0, 60, Some(PATH));
     assert_eq!(
         out.messages.next_part(id, 100),
-        Some(Part {
+        Some(MessagePart {
             start: 50,
             end: 60,
             is_retransmit: true

@@ -45,7 +45,7 @@ impl QueuedPacket {
 
 /// A packet whose turn it is.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct DequeuedPacket {
     pub(super) packet: QueuedPacket,
     /// It waited long and is to get a CE mark.
     pub(super) marked: bool,
@@ -113,7 +113,7 @@ impl Flows {
     }
 
     /// The packet whose turn it is.
-    pub(super) fn pop(&mut self, now: Instant) -> Option<Taken> {
+    pub(super) fn pop(&mut self, now: Instant) -> Option<DequeuedPacket> {
         loop {
             let is_fresh = !self.fresh.is_empty();
             let list = if is_fresh {
@@ -166,7 +166,7 @@ impl Flows {
 }
 
 impl Flow {
-    fn pop(&mut self, now: Instant, cost: &mut u64, delayed: &mut u64) -> Option<Taken> {
+    fn pop(&mut self, now: Instant, cost: &mut u64, delayed: &mut u64) -> Option<DequeuedPacket> {
         loop {
             let Some(packet) = self.packets.pop_front() else {
                 self.codel.on_empty();
@@ -177,13 +177,13 @@ impl Flow {
             let sojourn = now.saturating_duration_since(packet.at);
             match self.codel.on_dequeue(now, sojourn, self.packets.is_empty()) {
                 CodelDecision::Pass => {
-                    return Some(Taken {
+                    return Some(DequeuedPacket {
                         packet,
                         marked: false,
                     });
                 }
                 CodelDecision::Signal if packet.is_ect() => {
-                    return Some(Taken {
+                    return Some(DequeuedPacket {
                         packet,
                         marked: true,
                     });

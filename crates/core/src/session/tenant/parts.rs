@@ -7,7 +7,7 @@ use crate::wire::{PACKET_PARTS_MAX, SPLIT_PACKET_MAX};
 
 /// A packet that leaves in parts, and the part that is next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Parts {
+pub(super) struct SplitPacket {
     /// Our number of the packet.
     number: u64,
     count: u8,
@@ -32,7 +32,7 @@ impl LeavingPart<'_> {
     }
 }
 
-impl Parts {
+impl SplitPacket {
     /// Splits a packet of `packet_len` bytes into as few parts as may have `room` bytes each; `None`: it is too long
     /// for that, or needs no splitting.
     pub(super) fn new(number: u64, packet_len: usize, room: usize) -> Option<Self> {
@@ -79,7 +79,7 @@ mod tests {
     fn parts_of_packets_of_every_length_fit_every_room_and_make_the_packet() {
         for room in 1..=1500 {
             for packet_len in 1..=1500 {
-                let parts = Parts::new(7, packet_len, room);
+                let parts = SplitPacket::new(7, packet_len, room);
                 let is_split = packet_len <= 1280 && packet_len > room && packet_len <= 3 * room;
                 assert_eq!(parts.is_some(), is_split, "{packet_len} in {room}");
                 let Some(mut parts) = parts else { continue };

@@ -11,8 +11,8 @@ use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 
 use super::{
     FirstPacket,
-    flows::{Flows, QueuedPacket, Taken},
-    parts::{LeavingPart, Parts},
+    flows::{DequeuedPacket, Flows, QueuedPacket},
+    parts::{LeavingPart, SplitPacket},
 };
 use crate::{
     id::PathId,
@@ -60,9 +60,9 @@ pub(crate) struct DeliveryReport {
 pub(super) struct TenantPath {
     pub(super) flows: Flows,
     /// The packet whose turn has come and that has not left yet.
-    staged: Option<Taken>,
+    staged: Option<DequeuedPacket>,
     /// How it leaves where it does not fit into one datagram.
-    parts: Option<Parts>,
+    parts: Option<SplitPacket>,
     /// Messages, streams or datagrams wait, as far as is known here.
     pub(super) has_items: bool,
     /// These were served last: it is its IP packets' turn.
@@ -232,7 +232,7 @@ impl TenantPath {
     }
 
     /// The packet whose turn it is; CoDel may drop some before it.
-    pub(super) fn head(&mut self, now: Instant) -> Option<&Taken> {
+    pub(super) fn head(&mut self, now: Instant) -> Option<&DequeuedPacket> {
         if self.staged.is_none() {
             self.staged = self.flows.pop(now);
         }
@@ -266,7 +266,7 @@ impl TenantPath {
         None
     }
 
-    pub(super) fn take(&mut self) -> Option<Taken> {
+    pub(super) fn take(&mut self) -> Option<DequeuedPacket> {
         self.parts = None;
         self.staged.take()
     }
@@ -279,7 +279,7 @@ impl TenantPath {
         let begun = self
             .parts
             .filter(|parts| parts.next_range(len).len() <= room);
-        self.parts = begun.or_else(|| Parts::new(number, len, room));
+        self.parts = begun.or_else(|| SplitPacket::new(number, len, room));
         let parts = self.parts.as_ref()?;
         Some((parts.next_range(len).len(), begun.is_none()))
     }

@@ -51,12 +51,12 @@ impl PrefixMismatch {
 /// The faults of one tenant; at most two for each peer, and two for its device.
 #[derive(Debug, Default)]
 pub(super) struct PrefixFaults {
-    faults: BTreeMap<PrefixFault, Seen>,
+    faults: BTreeMap<PrefixFault, DropRecord>,
     has_new: bool,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct DropRecord {
     address: IpAddr,
     /// Since the last report.
     packets: u64,
@@ -66,7 +66,7 @@ struct Seen {
 impl PrefixFaults {
     /// A packet was dropped.
     pub(super) fn note(&mut self, fault: PrefixFault, address: IpAddr) {
-        let seen = self.faults.entry(fault).or_insert(Seen {
+        let seen = self.faults.entry(fault).or_insert(DropRecord {
             address,
             packets: 0,
             reported_at: None,
@@ -89,14 +89,14 @@ impl PrefixFaults {
     /// What is to be reported now.
     pub(super) fn take(&mut self, now: Instant) -> Vec<PrefixMismatch> {
         self.has_new = false;
-        let is_due = |seen: &Seen| {
+        let is_due = |seen: &DropRecord| {
             seen.packets > 0
                 && seen
                     .reported_at
                     .is_none_or(|at| now.saturating_duration_since(at) >= REPORT_INTERVAL)
         };
         let due = self.faults.iter_mut().filter(|(_, seen)| is_due(seen));
-        let report = |(fault, seen): (&PrefixFault, &mut Seen)| {
+        let report = |(fault, seen): (&PrefixFault, &mut DropRecord)| {
             seen.reported_at = Some(now);
             PrefixMismatch {
                 fault: *fault,

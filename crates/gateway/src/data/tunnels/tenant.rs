@@ -88,18 +88,18 @@ struct AcceptedFlow {
 
 /// What becomes of a packet of a peer.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum FromPeer<'a> {
+pub(super) enum PeerPacketAction<'a> {
     /// It is written to the device as it is here.
     Deliver(&'a [u8]),
     /// It goes on to another peer.
-    Transit(Passing),
+    Transit(TransitPacket),
     /// It was counted.
     Dropped,
 }
 
 /// A packet on its way from one peer to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Passing {
+pub(super) struct TransitPacket {
     pub(super) from: PeerId,
     to: RouteId,
     pub(super) header: Header,
@@ -262,7 +262,7 @@ impl Tenant {
         &self,
         now: Instant,
         next_hops: &NextHops,
-        passing: &Passing,
+        passing: &TransitPacket,
     ) -> Option<NextHop> {
         let route = self.routes.get(passing.to.0)?;
         next_hops.choose(now, route, |to| self.passes(passing.from, to))
@@ -418,7 +418,7 @@ impl Tenant {
         &mut self,
         from_peer: &PacketFromPeer<'a>,
         scratch: &'a mut [u8],
-    ) -> FromPeer<'a> {
+    ) -> PeerPacketAction<'a> {
         let PacketFromPeer {
             peer: from,
             data: packet,
@@ -427,16 +427,16 @@ impl Tenant {
         let counts = &mut self.counts;
         let Ok(header) = Header::parse(packet) else {
             counts.drops.peer_malformed += 1;
-            return FromPeer::Dropped;
+            return PeerPacketAction::Dropped;
         };
         let Some(location) = self.location_of(from, &header) else {
-            return FromPeer::Dropped;
+            return PeerPacketAction::Dropped;
         };
         let counts = &mut self.counts;
         let inner = Ecn::of(header.traffic_class);
         let Decapsulated::Forward(ecn) = inner.decapsulated(Ecn::of(from_peer.ecn)) else {
             counts.drops.congested += 1;
-            return FromPeer::Dropped;
+            return PeerPacketAction::Dropped;
         };
         if let Some(peer) = self.peers.get(&from) {
             let received = counts.received.entry(peer.app_of(&header)).or_default();
@@ -446,7 +446,7 @@ impl Tenant {
             });
         }
         if let Location::Peers(to) = location {
-            return FromPeer::Transit(Passing {
+            return PeerPacketAction::Transit(TransitPacket {
                 from,
                 to,
                 header,
@@ -459,17 +459,17 @@ impl Tenant {
                 .get(header.transport + 13)
                 .is_some_and(|flags| flags & 2 != 0);
         if ecn == inner && !is_syn {
-            return FromPeer::Deliver(packet);
+            return PeerPacketAction::Deliver(packet);
         }
         let Some(changed) = scratch.get_mut(..packet.len()) else {
-            return FromPeer::Dropped;
+            return PeerPacketAction::Dropped;
         };
         changed.copy_from_slice(packet);
         ecn::set_ecn(changed, header.version(), ecn);
         if let Some(peer) = self.peers.get(&from) {
             mss::clamp(changed, &header, peer.max_inner_packet);
         }
-        FromPeer::Deliver(changed)
+        PeerPacketAction::Deliver(changed)
     }
 
     /// Where a packet of a peer goes; `None`: its addresses are not what the peer may send, which is counted.

@@ -47,9 +47,9 @@ fn packet(source: [u8; 4], destination: [u8; 4], traffic_class: u8) -> Vec<u8> {
 fn filtered(tenant: &mut Tenant, outer: u8, packet: &[u8]) -> Option<Vec<u8>> {
     let mut scratch = vec![0; 2000];
     match tenant.filter_from_peer(&from(PEER, outer, packet), &mut scratch) {
-        FromPeer::Deliver(packet) => Some(packet.to_vec()),
-        FromPeer::Transit(passing) => panic!("it goes on: {passing:?}"),
-        FromPeer::Dropped => None,
+        PeerPacketAction::Deliver(packet) => Some(packet.to_vec()),
+        PeerPacketAction::Transit(passing) => panic!("it goes on: {passing:?}"),
+        PeerPacketAction::Dropped => None,
     }
 }
 
@@ -77,11 +77,11 @@ fn passed_on_by(
 ) -> Option<(PeerId, u8)> {
     let mut scratch = vec![0; 2000];
     match tenant.filter_from_peer(&from(peer, outer, packet), &mut scratch) {
-        FromPeer::Transit(passing) => {
+        PeerPacketAction::Transit(passing) => {
             let hop = tenant.next_hop_of(Instant::ZERO, next_hops, &passing)?;
             Some((hop.peer, passing.ecn as u8))
         }
-        FromPeer::Deliver(_) | FromPeer::Dropped => None,
+        PeerPacketAction::Deliver(_) | PeerPacketAction::Dropped => None,
     }
 }
 
@@ -169,7 +169,7 @@ fn a_branch_takes_packets_of_both_hubs_and_sends_to_the_first_that_is_up() {
     for hub in [PEER, OTHER] {
         let mut scratch = vec![0; 2000];
         let taken = branch.filter_from_peer(&from(hub, 0, &inward), &mut scratch);
-        assert_eq!(taken, FromPeer::Deliver(&inward), "{hub:?}");
+        assert_eq!(taken, PeerPacketAction::Deliver(&inward), "{hub:?}");
     }
     // Nor does it pass anything on between its hubs.
     let through = packet([10, 2, 0, 1], [10, 3, 0, 1], 0);

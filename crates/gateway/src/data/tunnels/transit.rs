@@ -18,21 +18,21 @@ use keiro_ip::{
 
 use super::{
     next_hops::NextHops,
-    tenant::{Passing, Tenant},
+    tenant::{Tenant, TransitPacket},
 };
 
 /// Packets that wait for the core.
 #[derive(Default)]
 pub(super) struct TransitQueue {
     bytes: Vec<u8>,
-    packets: Vec<(TenantId, Passing, Range<usize>)>,
+    packets: Vec<(TenantId, TransitPacket, Range<usize>)>,
 }
 
 /// Bytes that wait; then they are passed on before more are taken. Ours: what one turn receives is about a quarter.
 const BYTES_MAX: usize = 1 << 20;
 
 impl TransitQueue {
-    pub(super) fn push(&mut self, tenant: TenantId, passing: Passing, packet: &[u8]) {
+    pub(super) fn push(&mut self, tenant: TenantId, passing: TransitPacket, packet: &[u8]) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(packet);
         let range = start..self.bytes.len();
@@ -48,7 +48,7 @@ impl TransitQueue {
     }
 
     /// In the order in which they came; none are left.
-    pub(super) fn drain(&mut self, mut send: impl FnMut(TenantId, Passing, &[u8])) {
+    pub(super) fn drain(&mut self, mut send: impl FnMut(TenantId, TransitPacket, &[u8])) {
         for (tenant, passing, range) in self.packets.drain(..) {
             send(tenant, passing, &self.bytes[range]);
         }
@@ -74,10 +74,10 @@ impl Tenant {
     pub(super) fn pass_on(
         &mut self,
         with: &mut TransitContext<'_>,
-        passing: &Passing,
+        passing: &TransitPacket,
         packet: &[u8],
     ) {
-        let Passing { from, header, .. } = passing;
+        let TransitPacket { from, header, .. } = passing;
         let id = self.setup.config.id;
         let Some(hop) = self.next_hop_of(with.now, with.next_hops, passing) else {
             return;

@@ -8,7 +8,7 @@ use crate::source::Needs;
 
 /// A page of a gateway.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Place {
+pub(crate) enum PageAddress {
     Overview,
     Apps(List),
     App { name: String, span: Span },
@@ -89,7 +89,7 @@ impl Span {
 /// Characters of a field. Ours: the longest name, twice.
 const FIELD_CHARACTERS_MAX: usize = 256;
 
-impl Place {
+impl PageAddress {
     /// The page of a decoded path and a query; `None`: there is none.
     pub(crate) fn parse(segments: &[String], query: &str) -> Option<Self> {
         let pairs: Vec<(String, String)> = form_urlencoded::parse(query.as_bytes())
@@ -285,7 +285,7 @@ fn query(fields: &[(&str, &str)]) -> String {
 mod tests {
     use super::*;
 
-    fn parsed(address: &str) -> Option<Place> {
+    fn parsed(address: &str) -> Option<PageAddress> {
         let (path, query) = address.split_once('?').unwrap_or((address, ""));
         let parts = path.split('/').filter(|part| !part.is_empty());
         let parts = parts.map(|part| {
@@ -293,7 +293,7 @@ mod tests {
                 .decode_utf8_lossy()
                 .into_owned()
         });
-        Place::parse(&parts.collect::<Vec<_>>(), query)
+        PageAddress::parse(&parts.collect::<Vec<_>>(), query)
     }
 
     #[test]
@@ -315,16 +315,16 @@ mod tests {
         };
         let (name, span) = (hostile, Span::Month);
         let places = [
-            Place::Apps(list),
-            Place::App {
+            PageAddress::Apps(list),
+            PageAddress::App {
                 name: name.clone(),
                 span,
             },
-            Place::Path { name, span },
-            Place::WhatIf(supposed),
-            Place::Events(filter),
+            PageAddress::Path { name, span },
+            PageAddress::WhatIf(supposed),
+            PageAddress::Events(filter),
         ];
-        for place in places.into_iter().chain(Place::main()) {
+        for place in places.into_iter().chain(PageAddress::main()) {
             assert_eq!(
                 parsed(&place.address()),
                 Some(place.clone()),
@@ -338,7 +338,8 @@ mod tests {
     fn other_addresses_are_no_pages_and_long_fields_are_cut() {
         assert_eq!(parsed("nothing"), None);
         assert_eq!(parsed("apps/a/b"), None);
-        let Some(Place::Apps(list)) = parsed(&format!("apps?search={}", "x".repeat(5000))) else {
+        let Some(PageAddress::Apps(list)) = parsed(&format!("apps?search={}", "x".repeat(5000)))
+        else {
             panic!("a list")
         };
         assert_eq!(list.search.len(), FIELD_CHARACTERS_MAX);

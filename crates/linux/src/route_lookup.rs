@@ -23,7 +23,7 @@ pub struct Query {
 
 /// Where it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum RouteLookup {
     /// Out of the interface of this index.
     Interface {
         index: u32,
@@ -69,14 +69,14 @@ impl Query {
     ///
     /// # Errors
     /// The kernel does not answer, or would not accept the packet.
-    pub fn way(&self) -> io::Result<Way> {
+    pub fn lookup(&self) -> io::Result<RouteLookup> {
         let mut socket = netlink::Socket::open(libc::NETLINK_ROUTE)?;
         let write = |batch: &mut Batch| self.write(batch);
         let found = socket.list(
             RTM_GETROUTE,
             0,
             write,
-            |found: &mut Option<Way>, message| {
+            |found: &mut Option<RouteLookup>, message| {
                 *found = found.or_else(|| read(&message));
             },
         );
@@ -88,7 +88,7 @@ impl Query {
             Err(refusal)
                 if self.incoming.is_none() && NONE.iter().any(|&number| refusal.is(number)) =>
             {
-                Ok(Way::Nowhere)
+                Ok(RouteLookup::Nowhere)
             }
             Err(refusal) => Err(Refusal::into_io(refusal)),
         }
@@ -133,7 +133,7 @@ fn address(batch: &mut Batch, kind: u16, address: IpAddr) {
     }
 }
 
-fn read(message: &Message<'_>) -> Option<Way> {
+fn read(message: &Message<'_>) -> Option<RouteLookup> {
     if message.kind != RTM_NEWROUTE {
         return None;
     }
@@ -149,9 +149,9 @@ fn read(message: &Message<'_>) -> Option<Way> {
         }
     }
     match header[7] {
-        RTN_UNICAST => interface.map(|index| Way::Interface { index, gateway }),
-        2..=5 => Some(Way::Local),
-        _ => Some(Way::Nowhere),
+        RTN_UNICAST => interface.map(|index| RouteLookup::Interface { index, gateway }),
+        2..=5 => Some(RouteLookup::Local),
+        _ => Some(RouteLookup::Nowhere),
     }
 }
 
@@ -172,13 +172,13 @@ mod tests {
         let index = 3_u32.to_ne_bytes();
         let by: [(u16, &[u8]); 2] = [(RTA_OIF, &index), (RTA_GATEWAY, &[192, 0, 2, 1])];
         let gateway = Some(IpAddr::from([192, 0, 2, 1]));
-        let found = Some(Way::Interface { index: 3, gateway });
+        let found = Some(RouteLookup::Interface { index: 3, gateway });
         assert_eq!(answer(RTN_UNICAST, &by), found);
         let via: [(u16, &[u8]); 2] = [(RTA_OIF, &index), (RTA_VIA, &[2, 0, 192, 0, 2, 1])];
         assert_eq!(answer(RTN_UNICAST, &via), found);
         let (local, unreachable) = (2, 7);
-        assert_eq!(answer(local, &by), Some(Way::Local));
-        assert_eq!(answer(unreachable, &[]), Some(Way::Nowhere));
+        assert_eq!(answer(local, &by), Some(RouteLookup::Local));
+        assert_eq!(answer(unreachable, &[]), Some(RouteLookup::Nowhere));
     }
 
     #[test]
@@ -188,6 +188,6 @@ mod tests {
             udp_ports: Some((7600, 7601)),
             ..Query::to(Ipv4Addr::LOCALHOST.into())
         };
-        assert_eq!(query.way().unwrap(), Way::Local);
+        assert_eq!(query.lookup().unwrap(), RouteLookup::Local);
     }
 }
