@@ -181,7 +181,7 @@ impl Gateway {
         remote: Option<SocketAddr>,
     ) -> anyhow::Result<Result<Admitted, Refused>> {
         refuse_locked(file)?;
-        let mut edit = RegistryEdit::open(file)?;
+        let edit = RegistryEdit::open(file)?;
         let tenant = &edit.registry().tenant;
         let tenant = self
             .sites
@@ -221,20 +221,39 @@ impl Gateway {
             }
             Decision::New { invitation } => invitation,
         };
+        let redemption = Redemption {
+            by: request.public_key,
+            at: now,
+            from: remote.map_or(IpAddr::from([0, 0, 0, 0]), |remote| {
+                remote.ip().to_canonical()
+            }),
+        };
+        let answer = self.redeem(edit, tenant, &invitation, request, redemption)?;
+        Ok(Ok(Admitted {
+            answer: Box::new(answer),
+            invitation: Some(invitation),
+        }))
+    }
+
+    /// Puts the gateway that redeems an invitation into the registry, on the disk.
+    fn redeem(
+        &self,
+        mut edit: RegistryEdit,
+        tenant: &Tenant,
+        invitation: &Name,
+        request: &Enrol,
+        redemption: Redemption,
+    ) -> anyhow::Result<Enrolled> {
         let preshared_key = PresharedKey::from_bytes(random()?);
         let site = Site {
             public_key: request.public_key,
             preshared_key: preshared_key.clone(),
             prefixes: request.prefixes.clone(),
         };
-        let mut used = edit.registry().invitations[&invitation].clone();
-        let unknown = IpAddr::from([0, 0, 0, 0]);
-        used.redeemed = Some(Redemption {
-            by: request.public_key,
-            at: now,
-            from: remote.map_or(unknown, |remote| remote.ip().to_canonical()),
-        });
-        edit.remove_expired(now.checked_sub(ENDED_KEPT).unwrap_or(UNIX_EPOCH));
+        let mut used = edit.registry().invitations[invitation].clone();
+        let ended_before = redemption.at.checked_sub(ENDED_KEPT);
+        used.redeemed = Some(redemption);
+        edit.remove_expired(ended_before.unwrap_or(UNIX_EPOCH));
         let is_second_hub = !used.hub_endpoint.is_empty();
         match is_second_hub {
             true => {
@@ -243,17 +262,13 @@ impl Gateway {
             }
             false => edit.put_site(&request.name, &site),
         }
-        edit.put_invitation(&invitation, &used);
+        edit.put_invitation(invitation, &used);
         edit.commit()?;
         let Enrol { name, prefixes, .. } = request.clone();
-        let answer = self.enrolled(tenant, name, preshared_key, prefixes);
-        Ok(Ok(Admitted {
-            answer: Box::new(Enrolled {
-                is_second_hub,
-                ..answer
-            }),
-            invitation: Some(invitation),
-        }))
+        Ok(Enrolled {
+            is_second_hub,
+            ..self.enrolled(tenant, name, preshared_key, prefixes)
+        })
     }
 
     /// What a branch needs.

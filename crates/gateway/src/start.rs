@@ -32,7 +32,7 @@ use crate::{
     core_config::{aggregation, scheduler},
     data::{
         self, DataOptions, DataThread,
-        command::{Command, DataHandle},
+        command::{Command, DataHandle, DataThreadGone},
         drops::SystemDrops,
         messages::Listener,
         report::Reporter,
@@ -84,22 +84,15 @@ impl Gateway {
         options: &Options,
         run_as: Option<&RunAs>,
     ) -> anyhow::Result<Self> {
-        let of_file = load(config_path, options.lab_variants)?;
-        for warning in of_file.warnings() {
-            tracing::warn!("{warning}");
-        }
-        let sites = Sites::load(of_file, SystemTime::now())?;
-        let written = sites.config();
-        let (private_key, public_key) = own_keys(&written)?;
-        if let Some(run_as) = run_as {
-            privileges::prepare_directories(&written, run_as);
-        }
-        let epoll = Arc::new(Epoll::new().context("epoll")?);
-        let mut environment = Environment::find(&written, &epoll)?;
-        let config = written.resolved(&environment.found);
-        if let Some(note) = config.unit_note() {
-            tracing::info!("{note}");
-        }
+        let FirstConfiguration {
+            sites,
+            written,
+            config,
+            private_key,
+            public_key,
+            epoll,
+            mut environment,
+        } = FirstConfiguration::read(config_path, options, run_as)?;
         let active = Active::default();
         let prepared = active::prepare(&config, &active, environment.machine)?;
         let tenants = Tenants::default();
@@ -169,14 +162,7 @@ impl Gateway {
         };
         gateway.apply_first_configuration(prepared, devices)?;
         let listeners = sockets.messages.into_iter();
-        for listener in listeners.chain(tls_clients.map(Listener::Tls)) {
-            gateway.data.send(Command::AddMessageListener(listener))?;
-        }
-        gateway.host_names.ask();
-        gateway.publish(EventKind::Started {
-            version: gateway.process.version.to_owned(),
-        });
-        gateway.publish_withheld();
+        gateway.announce_start(listeners.chain(tls_clients.map(Listener::Tls)))?;
         Ok(gateway)
     }
 
@@ -197,6 +183,22 @@ impl Gateway {
         let problems = self.tenants.install(&self.config);
         anyhow::ensure!(problems.is_empty(), problems.join("\n"));
         self.tenants.on_started();
+        Ok(())
+    }
+
+    /// Lets local clients in and reports the start.
+    fn announce_start(
+        &mut self,
+        listeners: impl Iterator<Item = Listener>,
+    ) -> Result<(), DataThreadGone> {
+        for listener in listeners {
+            self.data.send(Command::AddMessageListener(listener))?;
+        }
+        self.host_names.ask();
+        self.publish(EventKind::Started {
+            version: self.process.version.to_owned(),
+        });
+        self.publish_withheld();
         Ok(())
     }
 }
@@ -238,6 +240,49 @@ impl PlanningState {
             backoff: Backoff::default(),
             needs_replan: false,
         }
+    }
+}
+
+/// The configuration of a start, and what it was made from.
+struct FirstConfiguration {
+    sites: Sites,
+    /// As written, with the sites of the network.
+    written: Config,
+    /// As resolved with `environment`.
+    config: Config,
+    private_key: PrivateKey,
+    public_key: key::PublicKey,
+    epoll: Arc<Epoll>,
+    environment: Environment,
+}
+
+impl FirstConfiguration {
+    fn read(config_path: &Path, options: &Options, run_as: Option<&RunAs>) -> anyhow::Result<Self> {
+        let of_file = load(config_path, options.lab_variants)?;
+        for warning in of_file.warnings() {
+            tracing::warn!("{warning}");
+        }
+        let sites = Sites::load(of_file, SystemTime::now())?;
+        let written = sites.config();
+        let (private_key, public_key) = own_keys(&written)?;
+        if let Some(run_as) = run_as {
+            privileges::prepare_directories(&written, run_as);
+        }
+        let epoll = Arc::new(Epoll::new().context("epoll")?);
+        let environment = Environment::find(&written, &epoll)?;
+        let config = written.resolved(&environment.found);
+        if let Some(note) = config.unit_note() {
+            tracing::info!("{note}");
+        }
+        Ok(Self {
+            sites,
+            written,
+            config,
+            private_key,
+            public_key,
+            epoll,
+            environment,
+        })
     }
 }
 

@@ -63,17 +63,8 @@ pub(crate) fn measure(
     quick: bool,
     watch: &mut dyn FnMut(&Status<'_>),
 ) -> anyhow::Result<Measured> {
-    let known = || recorded.links.iter().map(|link| link.name.as_str());
-    if let Some(wrong) = names
-        .iter()
-        .find(|name| known().all(|known| known != *name))
-    {
-        bail!("there is no recording `{wrong}`{}", nearest(wrong, known()));
-    }
-    let is_selected =
-        |link: &usize| names.is_empty() || names.contains(&recorded.links[*link].name);
     let mut measured = Measured {
-        selected: (0..recorded.links.len()).filter(is_selected).collect(),
+        selected: select(recorded, names)?,
         ..Measured::default()
     };
     let mut runners: Vec<&mut dyn RecordedRunner> = runners
@@ -141,6 +132,20 @@ pub(crate) fn measure(
         }
     }
     Ok(measured)
+}
+
+/// The links with these names; all links if there are none.
+fn select(recorded: &Recorded, names: &[String]) -> anyhow::Result<BTreeSet<usize>> {
+    let known = || recorded.links.iter().map(|link| link.name.as_str());
+    if let Some(wrong) = names
+        .iter()
+        .find(|name| known().all(|known| known != *name))
+    {
+        bail!("there is no recording `{wrong}`{}", nearest(wrong, known()));
+    }
+    let is_selected =
+        |link: &usize| names.is_empty() || names.contains(&recorded.links[*link].name);
+    Ok((0..recorded.links.len()).filter(is_selected).collect())
 }
 
 fn run_of(

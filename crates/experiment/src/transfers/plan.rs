@@ -177,18 +177,6 @@ impl TransfersFile<NetworksFile> {
         transfers.targets = targets.collect::<Result<_, _>>()?;
         // The paper has one value for both sources.
         transfers.paper = row::checked_paper(self.paper, &in_lab)?;
-        let variant = |(number, &network): (usize, &usize)| Variant {
-            id: number.to_string(),
-            name: transfers.networks.networks[network].name.clone(),
-            transport: Transport::Tcp,
-            assignment: None,
-            scheduler: None,
-            simulated: true,
-            headers: Headers {
-                payload: Text(ByteCount::new(1448)),
-                overhead: Text(ByteCount::new(52)),
-            },
-        };
         Ok(Plan {
             setup: Setup {
                 id: file.id,
@@ -196,7 +184,7 @@ impl TransfersFile<NetworksFile> {
                 topology: GENERATED_TOPOLOGY.to_owned(),
                 paths: Vec::new(),
                 applications: Vec::new(),
-                variants: transfers.shown.iter().enumerate().map(variant).collect(),
+                variants: variants(&transfers),
                 run: file.run,
                 quick: file.quick,
             },
@@ -212,6 +200,23 @@ impl TransfersFile<NetworksFile> {
             written: Written::default(),
         })
     }
+}
+
+/// A variant for each network that is shown.
+fn variants(transfers: &Transfers) -> Vec<Variant> {
+    let variant = |(number, &network): (usize, &usize)| Variant {
+        id: number.to_string(),
+        name: transfers.networks.networks[network].name.clone(),
+        transport: Transport::Tcp,
+        assignment: None,
+        scheduler: None,
+        simulated: true,
+        headers: Headers {
+            payload: Text(ByteCount::new(1448)),
+            overhead: Text(ByteCount::new(52)),
+        },
+    };
+    transfers.shown.iter().enumerate().map(variant).collect()
 }
 
 /// A line and its interval need that many sizes. Ours.

@@ -70,10 +70,7 @@ impl Session {
             frames: &mut frames,
         };
         self.write_acks(now, id, true, &mut acks);
-        self.unknown_tenants.write(now, acks_end, &mut buf.bytes);
-        self.prefix_mismatches.write(acks_end, &mut buf.bytes);
-        self.write_unit_report(acks_end, &mut buf.bytes);
-        self.write_limited(now, id, grant.tenant, acks_end, &mut buf.bytes);
+        self.write_reports(now, id, grant.tenant, acks_end, &mut buf.bytes);
         let mut next = match first_frame.is_part {
             true => self.write_part(now, id, grant, buf, &mut frames),
             false => Some(first.len),
@@ -114,6 +111,21 @@ impl Session {
                 ecn: first.ecn,
             },
         })
+    }
+
+    /// Writes what is to be reported to the peer about tenants, as far as it fits before `end`.
+    fn write_reports(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        tenant: TenantId,
+        end: usize,
+        out: &mut Vec<u8>,
+    ) {
+        self.unknown_tenants.write(now, end, out);
+        self.prefix_mismatches.write(end, out);
+        self.write_unit_report(end, out);
+        self.write_limited(now, id, tenant, end, out);
     }
 
     /// Drops the packet whose turn it is: the path has less room than when it was accepted.
