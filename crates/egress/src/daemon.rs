@@ -5,10 +5,11 @@
 //! neighbour learns of it.
 
 mod events;
+mod report;
 mod session_links;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     fs::File,
     io::{self, BufWriter, Write},
     net::{Ipv6Addr, SocketAddr},
@@ -16,17 +17,16 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
-        mpsc::{self, SyncSender},
+        mpsc::SyncSender,
     },
 };
 
 use anyhow::{Context, anyhow};
 use ipnet::IpNet;
 use keiro_bgp::{
-    address::{Destination, Family},
+    address::Family,
     record,
     rib::NeighbourId,
-    session::State,
     speaker::{self, Changes, Event, Input, Speaker},
 };
 use keiro_linux::{
@@ -36,22 +36,18 @@ use keiro_linux::{
     secret_memory,
     signal::{Signal, Signals},
 };
-use keiro_stats_export::Stats;
 use keiro_units::Instant;
 use sd_notify::NotifyState;
 
 use crate::{
     config::{ConfigError, Neighbour, SpeakerConfig},
     connections::{Connections, Token},
-    control::{Answer, ControlSocket, Reply, Request},
+    control::ControlSocket,
     forwarding::{Forwarding, ForwardingError, NextHop, PeerIndex},
     links::Links,
     reload::Reloading,
-    stats::{EgressStats, NeighbourStats},
-    status::{
-        Compared, DaemonEvent, Explanation, NeighbourStatus, NotAdvertised, PathStatus,
-        PeerExplanation, PeerStatus, Reloaded, Status, TimedEvent, covering, word,
-    },
+    stats::EgressStats,
+    status::{PeerExplanation, PeerStatus, Reloaded, TimedEvent},
 };
 
 /// What the event loop has to do after its descriptors were read.
@@ -565,203 +561,6 @@ impl<R: Role> Daemon<R> {
         self.inputs.extend(lost.into_iter().chain(found));
     }
 
-    /// Sends an event to all monitors; a monitor whose queue is full is disconnected.
-    pub(crate) fn notify_monitors(&mut self, what: &DaemonEvent) {
-        if self.monitors.is_empty() {
-            return;
-        }
-        let event = TimedEvent {
-            unix_ms: clock::unix_time().as_millis() as u64,
-            what: what.clone(),
-        };
-        self.monitors
-            .retain(|monitor| monitor.try_send(event.clone()).is_ok());
-    }
-
-    /// Sends the changes of egress peers to monitors.
-    fn report_peers(&mut self) {
-        if self.monitors.is_empty() {
-            return;
-        }
-        let now = self.peer_states();
-        let before = std::mem::replace(&mut self.reported_peers, now.clone());
-        let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
-        for name in names {
-            // A peer that is missing on one side has no routes there.
-            let of = |all: &BTreeMap<String, PeerState>| all.get(name).copied().unwrap_or_default();
-            let (had, has) = (of(&before), of(&now));
-            if had != has {
-                self.notify_monitors(&DaemonEvent::Peer {
-                    peer: name.clone(),
-                    routes_before: had.0,
-                    routes: has.0,
-                    sid: has.1,
-                });
-            }
-        }
-    }
-
-    fn peer_states(&self) -> BTreeMap<String, PeerState> {
-        let peers = self.role.peers(&self.speaker).into_iter();
-        peers
-            .map(|peer| (peer.name, (peer.stats.routes as usize, peer.sid)))
-            .collect()
-    }
-
-    /// Reports decisions of the comparison.
-    fn report_decisions(&mut self) {
-        while let Some(compared) = self.forwarding.poll_decision() {
-            let Compared {
-                prefix,
-                mode,
-                confident,
-                evidence,
-            } = &compared;
-            tracing::info!(%prefix, ?mode, confident, ?evidence, "client prefix");
-            self.notify_monitors(&DaemonEvent::Compared(compared));
-        }
-    }
-
-    pub(crate) fn report_errors(&mut self, errors: &[ForwardingError]) {
-        self.stats.refused += errors.len() as u64;
-        for error in errors.iter().take(ERRORS_LOGGED) {
-            tracing::error!(%error, "not forwarded as wanted");
-        }
-        if errors.len() > ERRORS_LOGGED {
-            let more = errors.len() - ERRORS_LOGGED;
-            tracing::error!("and {more} more not forwarded as wanted");
-        }
-        for error in errors.iter().take(ERRORS_LOGGED) {
-            let reason = error.to_string();
-            self.notify_monitors(&DaemonEvent::Refused { reason });
-        }
-    }
-
-    /// Answers pending requests of the control socket.
-    fn answer(&mut self) {
-        while let Some(asked) = self.control.as_ref().and_then(ControlSocket::take) {
-            let answer = match asked.request {
-                Request::Status => Answer::Status(Box::new(self.status())),
-                Request::Explain(prefix) => Answer::Explanation(Box::new(self.explain(prefix))),
-                Request::Monitor => {
-                    self.monitor(&asked.reply);
-                    continue;
-                }
-                Request::Reload => {
-                    self.reload(vec![asked.reply]);
-                    continue;
-                }
-            };
-            let reply = Reply::Answer(answer, self.forwarding.view());
-            // The client may have disconnected.
-            let _ = asked.reply.send(reply);
-        }
-    }
-
-    fn monitor(&mut self, reply: &mpsc::Sender<Reply>) {
-        let (sender, all) = mpsc::sync_channel(MONITOR_QUEUE_MAX);
-        if reply.send(Reply::Events(all)).is_ok() {
-            if self.monitors.is_empty() {
-                self.reported_peers = self.peer_states();
-            }
-            self.monitors.push(sender);
-        }
-    }
-
-    fn explain(&self, asked: IpNet) -> Explanation {
-        let names = self.neighbours.iter().map(|one| one.as_ref());
-        let names: Vec<&str> = names
-            .map(|one| one.map_or("", |one| one.name.as_str()))
-            .collect();
-        let rib = self.speaker.rib();
-        let known = |prefix: &IpNet| !rib.paths(&Destination::unicast(*prefix)).is_empty();
-        let prefix = covering(asked).find(known);
-        let paths = prefix.map_or(&[][..], |prefix| rib.paths(&Destination::unicast(prefix)));
-        let shown = paths.iter().map(|path| {
-            let of = prefix.unwrap_or(asked);
-            PathStatus::of(&self.speaker, &names, of, &paths[0], path)
-        });
-        Explanation {
-            asked,
-            prefix,
-            paths: shown.collect(),
-            kernel: None,
-            peers: self.role.explain(&self.speaker, asked, &names),
-            not_advertised: self.not_advertised(prefix.unwrap_or(asked)),
-            compared: self.forwarding.compared(asked),
-        }
-    }
-
-    /// Why a prefix is not advertised, in any form, to neighbours that should get it.
-    fn not_advertised(&self, prefix: IpNet) -> Vec<NotAdvertised> {
-        let mut destinations = vec![Destination::unicast(prefix)];
-        if let IpNet::V6(prefix) = prefix {
-            destinations.extend(self.speaker.exports_of(prefix));
-        }
-        let mut all = Vec::new();
-        for (place, config) in self.neighbours.iter().enumerate() {
-            let id = NeighbourId(place as u16);
-            let Some(config) = config else { continue };
-            for destination in &destinations {
-                if let Some(reason) = self.speaker.not_advertised(id, destination) {
-                    all.push(NotAdvertised {
-                        neighbour: config.name.clone(),
-                        destination: destination.to_string(),
-                        reason: reason.to_owned(),
-                    });
-                }
-            }
-        }
-        all
-    }
-
-    fn status(&self) -> Status {
-        let now = now();
-        let neighbours = self.neighbours.iter().enumerate();
-        let neighbours = neighbours.filter_map(|(place, config)| {
-            let config = config.as_ref()?;
-            let status = self.speaker.status(NeighbourId(place as u16));
-            let routes = status.routes.iter();
-            Some(NeighbourStatus {
-                name: config.name.clone(),
-                address: config.address,
-                asn: config.asn,
-                state: word(status.state).to_owned(),
-                up_seconds: status.up_since.map(|since| (now - since).as_secs()),
-                routes: routes.map(|(family, n)| (family.to_string(), *n)).collect(),
-                stats: Stats(NeighbourStats {
-                    up: status.state == State::Established,
-                    advertised: status.advertised as u64,
-                    not_advertised: status.not_advertised as u64,
-                    times_up: status.times_up,
-                    malformed_updates: status.malformed_updates,
-                    discarded_attributes: status.discarded_attributes,
-                }),
-                last_error: status.last_error,
-            })
-        });
-        let mut peers = self.role.peers(&self.speaker);
-        for (at, peer) in self.role.indices().into_iter().zip(&mut peers) {
-            peer.stats.0.subflows = self.forwarding.subflows(at).map(|count| count as u64);
-        }
-        Status {
-            role: self.role.name().to_owned(),
-            asn: self.config.asn,
-            router_id: self.config.router_id,
-            vrps: self.config.vrps.as_ref().map(|vrps| vrps.len()),
-            stats: Stats(EgressStats {
-                destinations: self.speaker.rib().len() as u64,
-                unknown_connections: self.connections.unknown_connections,
-                ..self.stats
-            }),
-            config_rejected: self.reloading.rejected.clone(),
-            neighbours: neighbours.collect(),
-            peers,
-            comparison: self.forwarding.comparison(),
-            kernel: None,
-        }
-    }
-
     fn name(&self, id: NeighbourId) -> &str {
         let neighbour = self.neighbours[usize::from(id.0)].as_ref();
         neighbour.map_or("", |neighbour| neighbour.name.as_str())
@@ -798,7 +597,3 @@ const SIGNALS: u64 = 2;
 const CONTROL: u64 = 3;
 const FORWARDING: u64 = 4;
 const LINKS: u64 = 5;
-/// Queued events per monitor. Ours.
-const MONITOR_QUEUE_MAX: usize = 1024;
-/// Errors of one turn that are logged one by one. Ours.
-const ERRORS_LOGGED: usize = 10;

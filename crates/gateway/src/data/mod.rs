@@ -7,6 +7,7 @@
 
 pub(crate) mod command;
 mod context;
+mod deliver;
 pub(crate) mod destination;
 pub(crate) mod drops;
 pub(crate) mod epoll_registration;
@@ -33,10 +34,7 @@ use std::{
     time::Duration,
 };
 
-use keiro_core::{
-    AppId, DatagramMeta, DelaySample, Delivery, Endpoint, Event, FlowId, Instant, MessageId,
-    MessageOutcome, PeerId, RefusalReason, SocketId, TransmitBuf,
-};
+use keiro_core::{AppId, DatagramMeta, Endpoint, Instant, PeerId, SocketId, TransmitBuf};
 use keiro_linux::{
     clock,
     epoll::{Alarm, Epoll, Interest, Ready, ReadyList, Waker},
@@ -48,19 +46,16 @@ use self::{
     context::Context,
     drops::SystemDrops,
     figures::AppFigures,
-    forward::{DATAGRAM_BYTES_MAX, Forwards, From},
+    forward::Forwards,
     listener::Listeners,
     measure::{DelayMeter, LatenessMeter},
-    messages::{
-        MessageResult, MessageServer, PendingMessage,
-        tag::{TAG_BYTES, untagged_body},
-    },
+    messages::MessageServer,
     network_channel::NetworkChannel,
     report::{Report, Reporter},
     route::Routes,
     streams::StreamServer,
     token::Token,
-    tunnels::{PacketFromPeer, Tunnels},
+    tunnels::Tunnels,
     wan::Wan,
 };
 
@@ -152,8 +147,6 @@ const UNNOTICED_MAX: Duration = Duration::from_millis(5);
 const UNREAD_TURNS_MAX: u32 = 64;
 /// How often the kernel's counters are read at least, and whether draining is done.
 const TICK: Duration = Duration::from_millis(100);
-/// Held messages of one application that its forward is given in a tick. Ours: less than a millisecond of work.
-const FORWARDED_PER_TICK: usize = 128;
 /// How often the kernel's drop counters are read while there is something to do. Ours: as often as
 /// they are reported to peers; a controller that decides four times as often would see no drops,
 /// and then all at once.
@@ -437,219 +430,6 @@ impl DataThread {
         }
     }
 
-    /// Gives out what came from peers.
-    fn deliver(&mut self) {
-        loop {
-            let (peer, app, id, body) = match self.endpoint.poll_delivery() {
-                None => {
-                    self.tunnels.flush(&mut self.reporter);
-                    self.tunnels.pass_on(now(), &mut self.endpoint);
-                    return;
-                }
-                Some(Delivery::Datagram {
-                    peer,
-                    app,
-                    flow,
-                    reply,
-                    data,
-                }) => {
-                    let now = now();
-                    if reply {
-                        if self.routes.of_peer(peer, app).is_some() {
-                            self.listeners.reply(now, app, flow, data);
-                        }
-                    } else if self.routes.of_peer(peer, app).is_some() {
-                        let from = From {
-                            peer,
-                            app,
-                            flow,
-                            replies: true,
-                        };
-                        self.forwards.send(now, &self.epoll, from, data);
-                    }
-                    continue;
-                }
-                Some(Delivery::Message {
-                    peer,
-                    app,
-                    id,
-                    body,
-                }) => (peer, app, id, body),
-                Some(Delivery::Packet {
-                    peer,
-                    tenant,
-                    ecn,
-                    data,
-                }) => {
-                    let packet = PacketFromPeer {
-                        peer,
-                        tenant,
-                        ecn,
-                        data,
-                    };
-                    self.tunnels.deliver(&packet, &mut self.reporter);
-                    if self.tunnels.must_pass_on() {
-                        self.tunnels.pass_on(now(), &mut self.endpoint);
-                    }
-                    continue;
-                }
-                Some(Delivery::Stream {
-                    peer,
-                    app,
-                    stream,
-                    signal,
-                }) => {
-                    self.with_streams(|streams, context| {
-                        streams.on_signal(context, peer, app, stream, signal);
-                    });
-                    continue;
-                }
-            };
-            if let Some(finished) = self.deliver_message(peer, app, id, body) {
-                let MessageResult { peer, id, refused } = finished;
-                self.endpoint.finish_message(peer, id, refused);
-            }
-        }
-    }
-
-    fn deliver_message(
-        &mut self,
-        peer: PeerId,
-        app: AppId,
-        id: MessageId,
-        bytes: Vec<u8>,
-    ) -> Option<MessageResult> {
-        if NetworkChannel::is_its(app) {
-            return self.network.on_message(peer, id, bytes, &mut self.reporter);
-        }
-        let finished = |refused| Some(MessageResult { peer, id, refused });
-        if self.routes.of_peer(peer, app).is_none() {
-            return finished(Some(RefusalReason::UnknownApplication));
-        }
-        if !self.forwards.has(app) {
-            let held = PendingMessage { peer, id, bytes };
-            return self.with_messages(|messages, context| messages.deliver(context, app, held));
-        }
-        let body = untagged_body(&bytes).filter(|body| body.len() <= DATAGRAM_BYTES_MAX);
-        let Some(body) = body else {
-            return finished(Some(RefusalReason::Other));
-        };
-        // UDP has no acknowledgement: losses behind the forward are not repaired.
-        if !self.messages.holds(app) && self.forward_message(peer, app, body) {
-            self.messages.on_forward_open(app);
-            return finished(None);
-        }
-        let held = PendingMessage { peer, id, bytes };
-        self.messages.hold_for_absent(now(), app, held)
-    }
-
-    /// Gives a message to the kernel for the forward's destination; `false`: it takes none now.
-    fn forward_message(&mut self, peer: PeerId, app: AppId, body: &[u8]) -> bool {
-        let from = From {
-            peer,
-            app,
-            flow: FlowId(0),
-            replies: false,
-        };
-        self.forwards.send(now(), &self.epoll, from, body)
-    }
-
-    /// Tries again what forwards did not take, of each application [`FORWARDED_PER_TICK`] messages so that other traffic
-    /// goes on.
-    fn retry_forwards(&mut self) {
-        for app in self.messages.held_apps() {
-            if !self.forwards.has(app) {
-                continue;
-            }
-            for _ in 0..FORWARDED_PER_TICK {
-                let Some(held) = self.messages.first_held(app) else {
-                    break;
-                };
-                let (peer, id) = (held.peer, held.id);
-                let body = untagged_body(&held.bytes).unwrap_or_default().to_vec();
-                if !self.forward_message(peer, app, &body) {
-                    break;
-                }
-                self.messages.on_forwarded(app);
-                self.endpoint.finish_message(peer, id, None);
-            }
-        }
-    }
-
-    /// Acts on the core's events and passes them on.
-    fn handle_events(&mut self) {
-        let mut ended = false;
-        while let Some(event) = self.endpoint.poll_event() {
-            let at = now();
-            self.tunnels.on_event(&event);
-            if NetworkChannel::on_message_done(&event, &mut self.reporter) {
-                continue;
-            }
-            if matches!(event, Event::MessageDone { .. }) {
-                ended = true;
-                self.on_message_done(at, &event);
-            } else {
-                self.reporter.report(Report::Core { at, event });
-            }
-        }
-        self.record_delay_samples();
-        self.tunnels.follow_peers(now(), &self.endpoint);
-        self.tunnels.close_lost(&self.epoll);
-        if ended {
-            self.with_messages(MessageServer::retry_stalled);
-        }
-    }
-
-    /// Delays of IP packets and streams.
-    fn record_delay_samples(&mut self) {
-        while let Some(DelaySample { peer, app, delay }) = self.endpoint.poll_delay_sample() {
-            if self.routes.of_peer(peer, app).is_some()
-                && let Some(meter) = self.delays.get_mut(&app)
-            {
-                meter.record_shown(now(), delay);
-            }
-        }
-    }
-
-    fn on_message_done(&mut self, at: Instant, done: &Event) {
-        let Event::MessageDone {
-            peer,
-            app,
-            id,
-            len,
-            outcome,
-            after,
-            arrived_after,
-        } = *done
-        else {
-            return;
-        };
-        let ended = self.with_messages(|messages, context| {
-            messages.on_message_done(context, peer, id, outcome, after)
-        });
-        match outcome {
-            MessageOutcome::Delivered => {
-                if self.routes.of_peer(peer, app).is_some()
-                    && let Some(meter) = self.delays.get_mut(&app)
-                    && let Some(delay) = arrived_after
-                {
-                    meter.record(at, delay);
-                }
-            }
-            MessageOutcome::Expired => {
-                let known = self.routes.of_peer(peer, app).map(|_| app);
-                if let Some(app) = ended.or(known) {
-                    self.reporter.report(Report::Expired {
-                        app,
-                        age: after,
-                        length_bytes: len.saturating_sub(TAG_BYTES) as u64,
-                    });
-                }
-            }
-            MessageOutcome::Refused(_) | MessageOutcome::Unknown(_) => {}
-        }
-    }
-
     fn tick(&mut self, now: Instant) {
         self.turn.next_tick = now + TICK;
         self.turn.ticks += 1;
@@ -775,10 +555,14 @@ mod tests {
     use std::net::UdpSocket;
 
     use keiro_core::{
-        AppConfig, DeliveryClass, EndpointConfig, PeerConfig, PrivateKey, PublicKey, TenantId,
+        AppConfig, DeliveryClass, EndpointConfig, MessageId, PeerConfig, PrivateKey, PublicKey,
+        TenantId,
     };
 
-    use super::{destination::UdpDestination, messages::tag::tagged_body, route::AppRoute, *};
+    use super::{
+        deliver::FORWARDED_PER_TICK, destination::UdpDestination, messages::tag::tagged_body,
+        route::AppRoute, *,
+    };
 
     /// A data thread whose commands come from the test alone.
     pub(super) fn data_thread(reporter: Reporter) -> DataThread {

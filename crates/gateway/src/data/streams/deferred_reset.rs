@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_nothing_or_is_gone_is_not_waited_for() {
+    fn a_client_that_reads_nothing_or_is_gone_is_not_waited_for() {
         let epoll = Epoll::new().unwrap();
         let mut deferred_resets = DeferredResets::default();
         let (socket, _, _other) = full();
