@@ -7,6 +7,7 @@
 //! A wrong answer does no harm beyond a path that does not come up: peers are known by their keys. The addresses
 //! at which a peer was reached last are tried as long as no other works.
 
+mod host_names;
 mod kept;
 mod refusal;
 mod resolver;
@@ -21,8 +22,9 @@ use std::{
 
 use keiro_control::config::{HostName, PEER_ENDPOINTS_MAX};
 
+pub(crate) use self::host_names::HostNames;
 use self::refusal::refusal;
-pub(crate) use self::{
+use self::{
     kept::KeptEndpoints,
     resolver::{Resolver, SystemResolver},
 };
