@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trouble_is_news_once_and_again_when_it_has_changed_or_returned() {
+    fn a_fault_is_reported_once_and_again_after_it_changed_or_returned() {
         let mut table = StatusTable::default();
         let id = PeerPath::new(PeerId(1), PathId(0));
         table.follow(at(0), &["osaka".into()], &[id], &[]);

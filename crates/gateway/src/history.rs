@@ -391,7 +391,7 @@ mod tests {
     const NOW: u64 = 1_700_000_040;
 
     #[test]
-    fn a_day_is_told_in_minutes_and_more_in_hours() {
+    fn a_day_is_shown_in_minutes_and_more_in_hours() {
         let span = |past_seconds: u64| TimeRange::of(past_seconds, 24 * HOUR, NOW);
         let day = span(24 * HOUR);
         assert_eq!((day.row_seconds(), day.from), (60, NOW - 24 * HOUR));

@@ -602,7 +602,7 @@ delay = "2ms"
     }
 
     #[test]
-    fn what_was_learnt_of_a_path_is_doubted_when_it_is_another_one() {
+    fn corrections_lose_weight_when_the_path_changes() {
         let config = two_peers();
         let plan = present_plan(&config, |_| ());
         let mut steering = Steering::default();

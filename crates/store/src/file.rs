@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn corrupt_files_are_kept_aside_and_begun_anew() {
+    fn corrupt_files_are_quarantined_and_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let mut store = FileStore::new(directory.path(), "a").unwrap();
         store.offer(&plan("a"), 0).unwrap();

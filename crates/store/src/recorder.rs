@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_corrupt_database_is_told() {
+    fn a_corrupt_database_is_reported() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("history.db");
         fs::write(&path, "garbage ".repeat(100)).unwrap();

@@ -96,7 +96,7 @@ fn a_store_keeps_inputs_and_one_plan() {
 }
 
 #[test]
-fn a_gateway_that_dies_vanishes() {
+fn inputs_of_a_crashed_gateway_expire() {
     let etcd = Etcd::start();
     let mut options = etcd.options("b");
     options.time_to_live = Duration::from_secs(1);

@@ -47,7 +47,7 @@ fn two_that_connect_at_once_keep_one_connection() {
 }
 
 #[test]
-fn a_session_lives_on_keepalives_and_dies_of_silence() {
+fn keepalives_keep_a_session_up_and_silence_ends_it() {
     let mut network = pair(|config| config.hold_time = 9);
     network.pass(Duration::from_secs(60));
     assert!(network.nodes[0].speaker.is_up(FIRST));

@@ -515,7 +515,7 @@ fn two_gateways_show_what_is_active() {
 }
 
 #[test]
-fn a_plan_that_would_move_somebody_ends_with_2() {
+fn a_plan_that_would_move_an_application_ends_with_2() {
     let (a, _b) = pair();
     // On a busy machine a path may be silent for longer than is tolerated, and come back.
     let (plan, text) = eventually("only what is supposed moves an application", || {

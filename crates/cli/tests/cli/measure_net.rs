@@ -430,7 +430,7 @@ fn a_name_that_cannot_be_resolved_is_reported_as_that() {
 }
 
 #[test]
-fn a_server_that_dies_while_probing_leaves_what_was_measured() {
+fn a_server_that_fails_while_probing_leaves_what_was_measured() {
     let mut server = Server::open();
     let many = [
         "--only",
@@ -467,7 +467,7 @@ fn a_server_that_dies_while_probing_leaves_what_was_measured() {
 }
 
 #[test]
-fn a_server_that_dies_leaves_what_was_measured() {
+fn a_server_that_fails_leaves_what_was_measured() {
     let site = Site::new();
     let mut server = Server::open();
     let mut command = keiro(["measure", &server.address, "--open"]);

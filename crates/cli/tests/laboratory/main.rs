@@ -92,12 +92,12 @@ fn messages_of_all_sizes_arrive_once_and_whole() {
 }
 
 #[test]
-fn a_dead_path_is_noticed_and_left_and_taken_again() {
+fn a_failed_path_is_noticed_and_left_and_used_again() {
     let round_trip = Duration::from_millis(2 * u64::from(NEAR.delay_ms));
     // On top of 3 RTT + 100 ms, 50 ms for a busy machine to schedule both gateways and us.
     let allowed = 3 * round_trip + Duration::from_millis(100) + Duration::from_millis(50);
     let is_in_time = |times: &[Duration; 2]| times.iter().all(|time| *time <= allowed);
-    let Some(times) = in_time(leave_a_dead_path_and_come_back, is_in_time) else {
+    let Some(times) = in_time(leave_a_failed_path_and_return, is_in_time) else {
         return;
     };
     assert!(is_in_time(&times), "{times:?}, {allowed:?} are allowed");
@@ -128,7 +128,7 @@ fn a_gateway_that_was_kept_from_running_hears_what_has_come_before_it_judges() {
 }
 
 /// After what time it was noticed, and left.
-fn leave_a_dead_path_and_come_back() -> [Duration; 2] {
+fn leave_a_failed_path_and_return() -> [Duration; 2] {
     let pair = Pair::start(&Setup::of(&[NEAR, FAR]));
     let monitor = Monitor::start(&pair.tokyo);
     let flow = Flow::start(&pair, 1000, INTERVAL, None);
@@ -417,7 +417,7 @@ fn a_stopped_gateway_delivers_what_it_took_over() {
 }
 
 #[test]
-fn a_stopped_gateway_does_not_wait_for_a_dead_path_for_ever() {
+fn a_stopped_gateway_does_not_wait_for_a_failed_path_for_ever() {
     // As docs/operations.md says.
     const DRAIN: Duration = Duration::from_secs(5);
     let pair = Pair::start(&Setup::of(&[NEAR]));

@@ -41,7 +41,7 @@ fn state(gateways: &Gateways) -> (String, bool) {
 }
 
 #[test]
-fn a_device_that_is_set_down_or_renamed_is_told_until_it_serves_again() {
+fn a_device_that_is_set_down_or_renamed_is_reported_until_it_serves_again() {
     let gateways = Gateways::start(|own| tenant(own, "blue", 1, "table = 101\n"));
     gateways.ping(0, "10.2.0.1", Some("t-blue"));
     assert_eq!(state(&gateways), ("up".to_owned(), true));
@@ -103,7 +103,7 @@ fn a_device_that_is_set_down_or_renamed_is_told_until_it_serves_again() {
 }
 
 #[test]
-fn a_device_that_cannot_be_made_again_is_told_by_reload_and_ends_with_another_name() {
+fn a_device_that_cannot_be_made_again_is_reported_by_reload_and_ends_with_another_name() {
     let gateways = Gateways::start(|own| tenant(own, "blue", 1, ""));
     let mut monitor = gateways.monitor(0);
     for command in [

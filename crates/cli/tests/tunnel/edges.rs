@@ -175,7 +175,7 @@ fn a_large_buffer_that_does_not_fit_counts_its_packets() {
 }
 
 #[test]
-fn who_sends_one_hop_in_ipv6_is_told_where_it_ended() {
+fn a_sender_of_one_hop_in_ipv6_gets_an_error_from_where_it_ended() {
     let gateways = Gateways::start(|own| tenant(own, "blue", 1, ""));
     let host = gateways.lab.host("a").expect("a host");
     let icmp = host.run(|| Socket::new(Domain::IPV6, Type::RAW, Some(Protocol::ICMPV6)));

@@ -246,7 +246,7 @@ fn joined(world: &mut World, invite: &[&str]) -> Site {
 }
 
 #[test]
-fn what_passes_a_hub_that_dies_passes_the_other_within_a_second() {
+fn transit_moves_to_the_other_hub_within_a_second_of_a_failure() {
     let mut network = Network::start();
     let Network { world, osaka, .. } = &network;
     world.ping("desk", "10.2.0.10");

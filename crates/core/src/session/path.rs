@@ -1,8 +1,8 @@
 //! One path to one peer: its state, what is measured of it, what is in flight on it, and at what
 //! rate it may be sent on.
 
+mod abandon;
 mod figures;
-mod hopeless;
 mod idle_meter;
 mod probing;
 mod rate_control;

@@ -232,7 +232,7 @@ impl Session {
         let has_sibling_up = self.paths.sibling_up(id).is_some();
         let path = self.paths.get_mut(id)?;
         let challenge = path.poll_challenge(now, random, &self.settings.timing)?;
-        if has_sibling_up && path.abandon_if_hopeless(now) {
+        if has_sibling_up && path.abandon_if_unanswered(now) {
             let peer = self.id;
             self.events
                 .push_back(Event::PathAbandoned { peer, path: id });

@@ -185,8 +185,8 @@ impl Validation {
     /// Challenges the path rarely from now on, if it is down and has never answered; `false` if it is not, or was
     /// abandoned before.
     pub(crate) fn abandon(&mut self) -> bool {
-        let is_hopeless = self.state == PathState::Down && !self.has_answered;
-        if !is_hopeless || self.is_unbound || self.is_abandoned() {
+        let was_never_answered = self.state == PathState::Down && !self.has_answered;
+        if !was_never_answered || self.is_unbound || self.is_abandoned() {
             return false;
         }
         self.abandoned = Some(ABANDONED_WAIT_MIN);

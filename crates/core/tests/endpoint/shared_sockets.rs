@@ -408,7 +408,7 @@ fn uplinks_behind_nats_keep_their_paths_when_the_nats_forget() {
 }
 
 #[test]
-fn an_uplink_that_dies_takes_no_other_with_it() {
+fn a_failed_uplink_affects_no_other() {
     let mut net = net(&uplinks(2));
     net.until_up([2; 2]);
     for dead in [0, 1] {
@@ -427,7 +427,7 @@ fn an_uplink_that_dies_takes_no_other_with_it() {
 /// The one socket has fewer paths than the peer has uplinks: it stays with one that works, asks for more once, and
 /// goes to another when that one dies.
 #[test]
-fn too_few_paths_do_not_wander_and_are_asked_for() {
+fn too_few_paths_stay_and_more_are_requested() {
     let leads = [uplinks(3)[0].clone(), vec![(0, None)]];
     let mut net = net(&leads);
     net.run(2 * SECOND, |_| false);

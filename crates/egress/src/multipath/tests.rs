@@ -51,7 +51,7 @@ fn only_addresses_whose_tables_lead_to_the_client_are_announced() {
 }
 
 #[test]
-fn a_connection_that_began_with_an_address_is_not_told_of_it() {
+fn a_connection_that_began_with_an_address_does_not_get_it_announced() {
     let mut all = two();
     let actions = all.handle(
         at(0),
@@ -310,7 +310,7 @@ fn a_class_has_all_but_its_preferred_peers_as_backups() {
 }
 
 #[test]
-fn a_connection_that_is_held_out_is_told_of_nothing_ever() {
+fn a_held_out_connection_gets_no_addresses_announced() {
     let own = ["fd00::a", "fd00::b"].map(|own| own.parse().unwrap());
     let half = Settings {
         held_out: 0.5,

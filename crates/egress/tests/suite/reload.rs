@@ -361,7 +361,7 @@ fn a_file_of_the_rpki_is_read_again_and_its_routes_come_and_go() {
 }
 
 #[test]
-fn a_session_that_has_to_be_signed_begins_anew() {
+fn a_session_that_has_to_be_signed_restarts() {
     let test = 6;
     let files = tempfile::tempdir().unwrap();
     let key = files.path().join("key");
@@ -388,7 +388,7 @@ fn a_session_that_has_to_be_signed_begins_anew() {
     border.write(&signed(&of_border, "server"));
     match border.ask() {
         Answer::Refused(reason) if reason.contains("no TCP-MD5") => {
-            return not_tested("a_session_that_has_to_be_signed_begins_anew", reason);
+            return not_tested("a_session_that_has_to_be_signed_restarts", reason);
         }
         Answer::Reloaded(reloaded) => assert_eq!(reloaded.restarted, ["server"]),
         other => panic!("{other:?}"),

@@ -212,7 +212,7 @@ fn late_by_equation_3(planned: &Plan) -> usize {
 }
 
 #[test]
-fn who_is_late_by_the_forecast_is_unmet_whatever_equation_3_says() {
+fn an_application_late_by_the_forecast_is_unmet_whatever_equation_3_says() {
     let config = paper(
         "planner = \"greedy\"\ntolerance = \"2%\"\nscheduler = \"fifo\"",
         "",
@@ -480,7 +480,7 @@ fn a_plan_from_scratch_that_cannot_meet_every_target_is_left_alone_too() {
 }
 
 #[test]
-fn a_path_that_died_often_is_for_those_who_are_unmet_elsewhere() {
+fn a_path_on_probation_takes_only_applications_unmet_elsewhere() {
     let config = paper("", "");
     let mut input = placed([0; 5]);
     let near = (PathIndex(1), PeerIndex(0));
@@ -730,7 +730,7 @@ fn what_is_so_already_is_reported_and_one_thing_is_supposed_once() {
 }
 
 #[test]
-fn who_stays_among_the_same_is_judged_by_what_was_measured() {
+fn measurements_count_where_the_applications_of_a_path_stay() {
     let config = paper("", "");
     let mut input = placed([0, 0, 1, 0, 1]);
     let millis = Duration::from_millis;

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_that_is_removed_and_comes_back_begins_anew() {
+    fn a_tenant_removed_and_added_again_has_no_reported_problems() {
         let mut events = DeviceEvents::default();
         events.follow("blue", "t0", &lost("removed"));
         events.retain(&BTreeSet::from(["red"]));

@@ -183,7 +183,7 @@ fn the_sockets_are_for_owner_and_group_only() {
 }
 
 #[test]
-fn a_bad_reload_changes_nothing_and_is_told() {
+fn a_bad_reload_changes_nothing_and_is_reported() {
     let pair = pair();
     let mut monitor = pair.a.client();
     assert_eq!(

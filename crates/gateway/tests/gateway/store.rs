@@ -301,11 +301,11 @@ fn restart_the_peer() -> Result<(), String> {
 }
 
 #[test]
-fn a_path_that_is_dead_at_the_start_is_left_as_soon_as_that_is_known() {
-    undisturbed("a_path_that_is_dead_at_the_start", start_with_a_dead_path);
+fn a_path_that_is_down_at_the_start_is_left_as_soon_as_that_is_known() {
+    undisturbed("a_path_that_is_dead_at_the_start", start_with_a_failed_path);
 }
 
-fn start_with_a_dead_path() -> Result<(), String> {
+fn start_with_a_failed_path() -> Result<(), String> {
     let mut pair = remembered_on_p2();
     pair.a.stop();
     // No host is at its end, and no traffic uses it.

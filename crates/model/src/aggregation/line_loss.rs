@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_in_a_trouble_that_is_over_says_nothing_of_the_next() {
+    fn findings_of_past_congestion_do_not_count_for_the_next() {
         let (mut line, now) = line(2, 100, 45);
         feed(&mut line, 400, 1, 50, 50);
         assert!(line.losses(now).together() > 0.85);

@@ -44,7 +44,7 @@ impl ProbeBackoff {
     pub(super) fn on_period(&mut self, now: Instant, overload: Option<f64>) {
         self.calm_since.get_or_insert(now);
         if let Some(load) = overload {
-            self.on_trouble(now, load);
+            self.on_overload(now, load);
         } else if let Some((at, load)) = self.tried
             && now - at >= JUDGED_AFTER
         {
@@ -60,7 +60,7 @@ impl ProbeBackoff {
     }
 
     /// `load` was too much.
-    pub(super) fn on_trouble(&mut self, now: Instant, load: f64) {
+    pub(super) fn on_overload(&mut self, now: Instant, load: f64) {
         self.calm_since = Some(now);
         let tried = self.tried.take();
         let same = |failed: &&mut Failed| {
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn a_step_that_was_taken_back_has_not_gone_well() {
         let mut backoff = ProbeBackoff::default();
-        backoff.on_trouble(at(0), 20.0);
+        backoff.on_overload(at(0), 20.0);
         assert!(backoff.take_step(at(500), 20.0).is_some());
         backoff.on_load(10.0);
         backoff.on_period(at(6000), None);
@@ -177,12 +177,12 @@ mod tests {
     #[test]
     fn a_level_that_fails_or_goes_well_says_nothing_of_higher_ones() {
         let mut backoff = ProbeBackoff::default();
-        backoff.on_trouble(at(0), 20.0);
-        backoff.on_trouble(at(50), 13.0);
+        backoff.on_overload(at(0), 20.0);
+        backoff.on_overload(at(50), 13.0);
         assert!(backoff.is_untried(12.0));
         // 13 fails once more, and waits for longer; so does what is above it.
         assert!(backoff.take_step(at(550), 13.0).is_some());
-        backoff.on_trouble(at(600), 13.0);
+        backoff.on_overload(at(600), 13.0);
         assert!(!backoff.may_step_to(at(1599), 20.0));
         assert!(backoff.take_step(at(1600), 13.0).is_some());
         backoff.on_period(at(6600), None);

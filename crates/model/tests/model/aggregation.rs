@@ -758,7 +758,7 @@ proptest! {
 }
 
 #[test]
-fn losses_of_one_and_the_largest_thresholds_are_no_trouble() {
+fn losses_of_one_and_the_largest_thresholds_are_accepted() {
     let mut settings = Settings::default();
     let largest = Probability::new(0.5 - f64::EPSILON).unwrap();
     settings.thresholds.loss_high = largest;
@@ -786,7 +786,7 @@ fn losses_of_one_and_the_largest_thresholds_are_no_trouble() {
 }
 
 #[test]
-fn single_lost_copies_of_thin_traffic_raise_no_doubt_in_the_copies() {
+fn single_lost_copies_of_thin_traffic_remove_no_copies() {
     // Ten aggregates a second; of forty copies one is lost, no aggregate ever.
     for first_lost in 1..20 {
         let mut controller = ControllerKind::Adaptive

@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn no_correction_is_quicker_than_the_way_without_waiting() {
+    fn no_correction_is_below_the_delay_without_waiting() {
         // Some 8 ms less than is said: 2 more than the transmission takes.
         let residual = taught(-8.0 * MS, 1.0, 100);
         let idle = forecast(10.0 * MS);

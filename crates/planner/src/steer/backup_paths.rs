@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_app_that_a_dead_path_moves_has_a_refuge() {
+    fn only_applications_that_a_failed_path_moves_have_a_backup() {
         let backup_paths = backup_paths();
         assert_eq!(backup_paths.backup(1, 7), Some(8));
         assert_eq!(backup_paths.backup(4, 9), None);

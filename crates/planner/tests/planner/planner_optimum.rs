@@ -119,7 +119,7 @@ fn exact(seed: u64, order: Order, budget: Budget) -> Score {
 // As many as docs/planner.md says.
 
 #[test]
-fn a_plan_anew_is_as_good_as_the_best_within_one_per_cent() {
+fn a_plan_from_scratch_is_as_good_as_the_best_within_one_per_cent() {
     let mut plans = String::from("instance,unmet,overloaded,delay_nanos,paths\n");
     let tally = compared("Incumbent::plan_from_scratch", |seed| {
         let (paths, apps) = instance(seed);

@@ -315,7 +315,7 @@ fn only_those_without_a_target_starve_where_the_others_fit() {
 }
 
 #[test]
-fn hopeless_paths_and_applications_are_overloaded_not_a_panic() {
+fn extreme_paths_and_applications_are_overloaded_not_a_panic() {
     let still = PathSpec {
         bandwidth: Bandwidth::ZERO,
         delay: Duration::MAX,

@@ -229,7 +229,7 @@ fn tails_on_two(path: usize, set: &[usize]) -> ReviewScore {
 }
 
 #[test]
-fn where_nobody_is_unmet_on_average_the_99th_percentile_decides() {
+fn the_99th_percentile_decides_where_all_are_met_on_average() {
     let may = vec![vec![true; 2]; 3];
     let mut review = Review::new(&may, 1_000, tails_on_two);
     let mended = review
@@ -242,7 +242,7 @@ fn where_nobody_is_unmet_on_average_the_99th_percentile_decides() {
 }
 
 #[test]
-fn nobody_is_made_unmet_for_99th_percentiles() {
+fn no_application_is_made_unmet_for_99th_percentiles() {
     // The smallest may not be on the first path, where all three are to be.
     let may = vec![vec![true, false], vec![true, false], vec![true, true]];
     let mut review = Review::new(&may, 1_000, tails_on_two);

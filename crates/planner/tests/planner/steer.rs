@@ -270,7 +270,7 @@ fn outage_moves_every_application_once_as_the_plan_without_the_path_says() {
 }
 
 #[test]
-fn only_whose_target_is_met_on_no_other_path_goes_to_a_spare_one() {
+fn only_an_application_unmet_elsewhere_takes_a_fallback_path() {
     let path = |id: u32, delay_ms: u64| {
         let spec = PathSpec {
             bandwidth: Bandwidth::from_mbit_per_second(100),

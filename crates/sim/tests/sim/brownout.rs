@@ -180,6 +180,6 @@ fn five_per_cent_loss() {
 }
 
 #[test]
-fn death_and_return() {
+fn outage_and_return() {
     check("death", SECOND, |_| Change::Down, |_| Change::Up);
 }

@@ -290,7 +290,7 @@ fn loss_and_its_end_are_detected_within_a_second_under_load() {
 }
 
 #[test]
-fn a_steady_path_does_not_wander() {
+fn estimates_of_a_steady_path_stay() {
     for (rate, cross, own) in [(10, 70, 0), (10, 60, 20), (100, 60, 20), (50, 30, 30)] {
         let line = Line {
             rate: mbit(rate),

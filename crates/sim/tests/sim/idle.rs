@@ -200,7 +200,7 @@ fn data_on_one_path_costs_nothing_on_metered_ones() {
 }
 
 #[test]
-fn the_death_of_a_standby_path_is_noticed_in_time_and_its_return() {
+fn the_outage_of_a_standby_path_is_noticed_in_time_and_its_return() {
     let mut pair = idle(&[ANY, METERED]);
     pair.run_for(HOUR);
     for (path, limit) in [(0, 3 * SECOND), (1, 26 * SECOND)] {
@@ -244,7 +244,7 @@ fn the_first_burst_after_hours_passes_on_either_path() {
 }
 
 #[test]
-fn a_standby_path_that_died_in_silence_is_found_out_when_it_is_needed() {
+fn a_silent_outage_of_a_standby_path_is_noticed_when_it_is_needed() {
     let mut pair = idle(&[ANY, METERED, METERED]);
     pair.run_for(HOUR);
     pair.apply(&change(1, Change::Down));

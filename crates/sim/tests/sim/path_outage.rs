@@ -51,7 +51,7 @@ fn noticed(report: &Report, side: Side, died: Duration) -> Option<Duration> {
 }
 
 #[test]
-fn death_is_noticed_within_three_round_trips_and_100_ms() {
+fn outage_is_noticed_within_three_round_trips_and_100_ms() {
     for delay in [MS, 10 * MS, 50 * MS, 150 * MS] {
         for seed in 0..3 {
             for direction in [PathDirection::Both, PathDirection::Forward] {
@@ -172,7 +172,7 @@ fn a_path_that_works_in_one_direction_only_is_not_used() {
 }
 
 #[test]
-fn dead_first_path_does_not_block_the_start() {
+fn failed_first_path_does_not_block_the_start() {
     for seed in 0..3 {
         let mut scenario = scenario(10 * MS);
         scenario.paths[0] = scenario.paths[0].with(|link| link.down = true);
@@ -188,7 +188,7 @@ fn dead_first_path_does_not_block_the_start() {
 }
 
 #[test]
-fn idle_death_is_noticed_by_probes() {
+fn idle_outage_is_noticed_by_probes() {
     let mut scenario = Scenario::new(vec![path(10 * MS), path(20 * MS)]);
     let app = scenario.add_message_app(None, &[0, 1]);
     scenario.add_event(SECOND, change(0, PathDirection::Both, Change::Down));
@@ -209,7 +209,7 @@ fn idle_death_is_noticed_by_probes() {
 }
 
 #[test]
-fn long_delay_is_no_death() {
+fn long_delay_is_no_outage() {
     // A geostationary satellite, and a delay that doubles while in use.
     let mut scenario = scenario(280 * MS);
     scenario.add_event(

@@ -111,7 +111,7 @@ fn moves(report: &Report, from: Instant, until: Instant) -> usize {
 }
 
 #[test]
-fn a_death_and_a_return_move_once_each_and_targets_are_met_soon_after_either() {
+fn an_outage_and_a_return_move_once_each_and_targets_are_met_soon_after_either() {
     for seed in 0..4 {
         let outage = (Duration::ZERO, 4 * SECOND);
         let end = BEFORE + 16 * SECOND;
@@ -192,7 +192,7 @@ fn cross_traffic_is_remembered_over_an_outage() {
 }
 
 #[test]
-fn a_flapping_path_is_not_used_again_after_its_second_death() {
+fn a_flapping_path_is_not_used_again_after_its_second_outage() {
     for seed in 0..4 {
         let outages: Vec<_> = (0..5)
             .map(|n| (2 * n * SECOND, (2 * n + 1) * SECOND))

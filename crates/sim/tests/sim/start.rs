@@ -91,7 +91,7 @@ fn usable_cuts(count: usize) -> impl Iterator<Item = u32> {
 }
 
 #[test]
-fn dead_directions_of_some_paths_do_not_delay_a_handshake() {
+fn one_way_outages_of_some_paths_do_not_delay_a_handshake() {
     let (mut runs, mut slowest) = (0, Instant::ZERO);
     for delays_ms in [
         &[3, 40][..],
@@ -265,7 +265,7 @@ fn applications_keep_their_paths_over_a_restart_of_the_peer() {
 }
 
 #[test]
-fn a_preferred_path_that_is_dead_at_the_start_is_not_waited_for_longer_than_two_challenges() {
+fn a_preferred_path_that_is_down_at_the_start_is_not_waited_for_longer_than_two_challenges() {
     for seed in 0..3 {
         for knows in [[true, true], [true, false]] {
             let mut scenario = prefers_far(&[1]);

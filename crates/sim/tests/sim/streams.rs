@@ -185,7 +185,7 @@ fn no_byte_is_lost_repeated_or_reordered_however_thin_traffic_is_gathered() {
             assert_all_done(&GatewayPair::new(&scenario, seed).run());
         }
         for loss in [0.0, 0.1] {
-            let dying = with_link(with_deaths(gathered(scenario())), |link| {
+            let dying = with_link(with_outages(gathered(scenario())), |link| {
                 link.loss = Loss::Bernoulli(probability(loss));
             });
             assert_all_done(&GatewayPair::new(&dying, seed).run());
@@ -194,7 +194,7 @@ fn no_byte_is_lost_repeated_or_reordered_however_thin_traffic_is_gathered() {
 }
 
 /// Paths die and return; for two seconds there is none.
-fn with_deaths(mut scenario: Scenario) -> Scenario {
+fn with_outages(mut scenario: Scenario) -> Scenario {
     let mut event = |at: Duration, path, change| {
         let direction = PathDirection::Both;
         scenario.add_event(
@@ -216,9 +216,9 @@ fn with_deaths(mut scenario: Scenario) -> Scenario {
 }
 
 #[test]
-fn streams_outlive_the_death_and_return_of_paths() {
+fn streams_survive_the_outage_and_return_of_paths() {
     for seed in 0..4 {
-        let scenario = with_deaths(scenario());
+        let scenario = with_outages(scenario());
         assert_all_done(&GatewayPair::new(&scenario, seed).run());
     }
 }
@@ -585,7 +585,7 @@ fn transfers_over_long_paths_share_the_memory_whichever_began_first() {
 #[test]
 fn no_byte_is_lost_repeated_or_reordered_where_applications_are_spread() {
     for seed in 0..6 {
-        let mut scenario = with_link(with_deaths(scenario()), |link| {
+        let mut scenario = with_link(with_outages(scenario()), |link| {
             link.loss = Loss::Bernoulli(probability(0.02 * seed as f64));
             link.jitter = 10 * MS;
             link.jitter_overtakes = seed % 2 == 0;

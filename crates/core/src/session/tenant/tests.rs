@@ -312,7 +312,7 @@ fn however_small_its_part_a_tenant_finds_what_an_idle_line_has() {
 
 /// A path carries less than when the first part left: the packet begins anew, under another number.
 #[test]
-fn a_packet_in_parts_begins_anew_where_its_next_part_does_not_fit() {
+fn a_packet_in_parts_restarts_where_its_next_part_does_not_fit() {
     let mut tenants = tenants(&[config(1, 1.0, ControllerConfig::Open)]);
     let one = TenantId(1);
     push(&mut tenants, at(0), 1, 1280);

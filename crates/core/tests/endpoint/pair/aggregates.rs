@@ -532,11 +532,11 @@ fn transfers_beside_it_take_no_copies_from_thin_traffic() {
 }
 
 #[test]
-fn copies_on_other_paths_survive_the_death_of_one() {
-    over_both_paths_the_death_of_one_costs_nothing(fixed_copies(AggregationMode::Eager, 2));
+fn copies_on_other_paths_survive_the_failure_of_one() {
+    over_both_paths_the_failure_of_one_costs_nothing(fixed_copies(AggregationMode::Eager, 2));
 }
 
-pub(crate) fn over_both_paths_the_death_of_one_costs_nothing(mut config: AggregationConfig) {
+pub(crate) fn over_both_paths_the_failure_of_one_costs_nothing(mut config: AggregationConfig) {
     config.spread = CopySpread::Paths;
     let mut pair = pair(&config);
     pair.send_many(50, Duration::from_millis(5));

@@ -488,7 +488,7 @@ fn datagrams_arrive_and_long_ones_are_fragmented() {
 }
 
 #[test]
-fn dead_path_is_noticed_and_its_messages_go_on_over_another() {
+fn failed_path_is_noticed_and_its_messages_take_another() {
     let mut pair = Pair::new(DeliveryClass::Message);
     pair.up();
     for _ in 0..20 {
@@ -695,7 +695,7 @@ fn datagrams_of_an_application_of_another_class_are_reported_where_they_arrive()
 }
 
 #[test]
-fn slow_line_carries_full_packets_without_being_taken_for_dead() {
+fn slow_line_carries_full_packets_without_being_taken_for_down() {
     let mut pair = Pair::with_rate(
         DeliveryClass::Message,
         Bandwidth::from_bits_per_second(100_000),

@@ -3,7 +3,7 @@
 use keiro_core::{AggregationConfig, AggregationMode, NewDatagram, Parity, Redundancy};
 
 use super::{
-    aggregates::{fixed_copies, over_both_paths_the_death_of_one_costs_nothing, pair},
+    aggregates::{fixed_copies, over_both_paths_the_failure_of_one_costs_nothing, pair},
     *,
 };
 
@@ -239,8 +239,8 @@ fn a_clock_fills_groups_over_several_ticks() {
 }
 
 #[test]
-fn parity_on_another_path_survives_the_death_of_one() {
-    over_both_paths_the_death_of_one_costs_nothing(parity(2, 1, 1));
+fn parity_on_another_path_survives_the_failure_of_one() {
+    over_both_paths_the_failure_of_one_costs_nothing(parity(2, 1, 1));
 }
 
 #[test]

@@ -216,7 +216,7 @@ fn copies_of_a_tenants_aggregates_count_as_its_own() {
 }
 
 #[test]
-fn an_application_of_a_tenant_leaves_with_a_path_that_dies() {
+fn an_application_of_a_tenant_leaves_a_path_that_fails() {
     let mut all = BTreeMap::new();
     for id in [ONE, TWO] {
         all.insert(id, tenant(id, 1.0, ControllerConfig::Open));

@@ -295,7 +295,7 @@ fn bursts_of_a5(mean_ms: u64) -> Plan {
 }
 
 #[test]
-fn who_is_measured_to_be_late_and_has_no_forecast_goes_where_there_is_less_delay() {
+fn a_late_application_without_a_forecast_moves_where_there_is_less_delay() {
     assert_eq!(place_of_a5(&bursts_of_a5(23)), Some(1));
     assert_eq!(place_of_a5(&bursts_of_a5(29)), Some(0));
 }

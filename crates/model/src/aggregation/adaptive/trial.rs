@@ -158,7 +158,7 @@ impl Adaptive {
         self.line
             .add(now, &LossSample::of(less), current.copies, target);
         self.network
-            .on_trouble(now, copies_of(seen.offered, before));
+            .on_overload(now, copies_of(seen.offered, before));
         let copies = limits.copies_below(current.copies).filter(|_| first)?;
         self.trial = Trial::Fewer {
             since: now,

@@ -13,13 +13,13 @@ const HOPELESS_AFTER: Duration = Duration::from_secs(30);
 impl Path {
     /// Abandons a path that has not answered within [`HOPELESS_AFTER`]: it is rarely challenged. `true` if it was
     /// not abandoned before. To be called while another path of its socket is up.
-    pub(crate) fn abandon_if_hopeless(&mut self, now: Instant) -> bool {
+    pub(crate) fn abandon_if_unanswered(&mut self, now: Instant) -> bool {
         // Where packets of the peer come that answer nothing, something is wrong on the way.
-        let is_hopeless = self.reachability.unanswered().is_some_and(|it| {
+        let was_never_answered = self.reachability.unanswered().is_some_and(|it| {
             let asked_for = now.saturating_duration_since(it.since);
             asked_for >= HOPELESS_AFTER && it.received_packets == 0
         });
-        is_hopeless && self.validation.abandon()
+        was_never_answered && self.validation.abandon()
     }
 
     /// Challenges it at once, if it was abandoned.
