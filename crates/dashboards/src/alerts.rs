@@ -13,7 +13,6 @@ pub enum Severity {
     Info,
 }
 
-/// An alert.
 #[derive(Clone, Debug)]
 pub struct Alert {
     pub name: &'static str,

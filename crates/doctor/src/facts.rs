@@ -191,7 +191,6 @@ pub struct Session {
     pub paths: Vec<PeerPath>,
 }
 
-/// One path to a peer.
 #[derive(Clone, Debug, Default)]
 pub struct PeerPath {
     pub path: String,

@@ -287,7 +287,6 @@ pub struct PeerExplanation {
     pub kernel: Option<KernelRoute>,
 }
 
-/// A route in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelRoute {
     pub table: u32,

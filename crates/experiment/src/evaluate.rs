@@ -31,7 +31,6 @@ pub struct Basis {
     pub targets: Vec<TargetResult>,
 }
 
-/// A target and its result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TargetResult {
     /// The target's text in the plan.

@@ -55,7 +55,6 @@ pub struct Plan {
 /// Accuracy targets of forecasts and their workloads.
 #[derive(Clone, Debug)]
 pub struct Accuracy {
-    /// The workloads.
     pub workloads: Workloads,
     /// Bounds of the relative error.
     pub bounds: ErrorBounds,

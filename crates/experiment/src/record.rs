@@ -86,7 +86,6 @@ pub struct Measurement {
 }
 
 impl Measurement {
-    /// The runs of one variant.
     pub fn runs(&self, source: Source, variant: usize) -> &[Run] {
         self.runs.get(&(source, variant)).map_or(&[], Vec::as_slice)
     }

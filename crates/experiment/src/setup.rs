@@ -303,7 +303,6 @@ impl Application {
 }
 
 impl Extent {
-    /// The seed of a round.
     pub fn seed_of(&self, round: u32) -> u64 {
         self.seed.wrapping_add(u64::from(round))
     }

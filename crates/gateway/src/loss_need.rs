@@ -1,4 +1,4 @@
-//! How much loss applications tolerate, and which of their traffic that is about.
+//! How much loss applications tolerate, and in which unit it is counted.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use keiro_units::Probability;
 
 use crate::planning::ExcessLoss;
 
-/// What the applications of one configuration tolerate.
+/// The loss tolerances of one configuration's applications.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LossNeeds {
     /// One for each of the configuration's applications; `None`: its losses are repaired, which costs time only,
@@ -21,7 +21,7 @@ pub(crate) struct LossNeeds {
 /// The need of an application whose losses are not repaired.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct LossNeed {
-    /// The part that may be lost.
+    /// The ratio that may be lost.
     pub(crate) tolerance: Probability,
     pub(crate) of: LossUnit,
 }
@@ -62,7 +62,7 @@ impl LossNeeds {
         Self { needs, tolerances }
     }
 
-    /// What an application needs; `None`: nothing.
+    /// `None`: the application has no tolerance.
     pub(crate) fn get(&self, app: AppIndex) -> Option<LossNeed> {
         self.needs.get(app.0).copied().flatten()
     }
@@ -74,8 +74,8 @@ impl LossNeeds {
 }
 
 impl LossNeed {
-    /// What an application loses beyond its tolerance on a path with packet loss `loss`; `None`: not more.
-    /// Aggregates count as sent twice.
+    /// The application's loss on a path with packet loss `loss`, if it exceeds the tolerance. Aggregates count as sent
+    /// twice.
     pub(crate) fn excess(&self, loss: Probability) -> Option<ExcessLoss> {
         let tolerance = self.tolerance;
         let loss = match self.of {
@@ -86,7 +86,7 @@ impl LossNeed {
     }
 }
 
-/// The applications that IP packets of a tenant are of.
+/// The applications that carry a tenant's IP packets.
 pub(crate) fn apps_of_packets(tenant: &Tenant) -> impl Iterator<Item = AppIndex> {
     let whole = tenant.peers.iter().map(|peer| peer.app);
     whole.chain(tenant.rules.iter().map(|rule| rule.app))

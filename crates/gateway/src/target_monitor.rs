@@ -2,8 +2,8 @@
 //!
 //! The source is the measured delay on the present path if there are enough messages, else the
 //! forecast, else eq. 3. The 99th percentile is compared with the target; eq. 3 has only a mean. A
-//! less reliable source overrules an earlier verdict only beyond its own error, because
-//! measurements restart after small changes.
+//! less reliable source overrules an earlier verdict only beyond its own error, because measurements
+//! restart after small changes.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(crate) struct TargetVerdict {
 pub(crate) struct TargetRatios {
     /// The measured 99th percentile.
     pub(crate) measured: Option<f64>,
-    /// The forecast one.
+    /// The forecast's 99th percentile.
     pub(crate) forecast: Option<f64>,
     /// The mean by eq. 3.
     pub(crate) equation: Option<f64>,
@@ -32,7 +32,7 @@ pub(crate) struct TargetRatios {
 /// The verdict on one application over time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TargetState {
-    /// The verdict, its path, and when it was found.
+    /// The verdict, its path, and its time.
     now: Option<(TargetVerdict, String, Instant)>,
     /// The state that was reported last.
     reported: Option<bool>,
@@ -49,7 +49,7 @@ pub(crate) enum Transition {
 
 /// Relative error of forecast 99th percentiles.
 pub(crate) const FORECAST_ERROR: f64 = 0.2;
-/// Eq. 3 may be: the worst means of the experiment `prediction/error`.
+/// Relative error of eq. 3: the worst means of the experiment `prediction/error`.
 const EQUATION_ERROR: f64 = 1.0;
 /// How long verdicts of a better source are kept. Ours: as long as measured delays are shown.
 const VERDICT_KEPT: Duration = Duration::from_secs(600);
@@ -78,8 +78,7 @@ impl TargetState {
         };
     }
 
-    /// What is to be reported now: that a latency target is missed, at once; that it is met again, when it has
-    /// been for a while.
+    /// The change to report: a missed target at once, one that is met again after [`MET_FOR`].
     pub(crate) fn transition(&mut self, now: Instant) -> Option<Transition> {
         let met = self.verdict()?.met;
         if !met || self.reported != Some(false) {
@@ -152,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_never_measured_misses_its_target_only_where_the_path_is_too_long() {
+    fn unmeasured_application_misses_its_target_only_if_the_idle_path_is_too_long() {
         let overloaded = TargetRatios {
             forecast: Some(f64::INFINITY),
             equation: Some(0.5),
@@ -231,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn measurement_judges_before_the_forecast_and_that_before_equation_3() {
+    fn measurement_overrules_the_forecast_and_the_forecast_equation_3() {
         let mut judged = Monitored::default();
         assert_eq!(judged.sees(&equation(1.2), 1), (false, JudgedBy::Equation3));
         assert_eq!(judged.sees(&forecast(0.9), 1), (true, JudgedBy::Forecast));
@@ -242,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn delays_that_begin_anew_overturn_nothing_by_less_than_the_next_judge_errs() {
+    fn restarted_measurement_does_not_change_the_verdict_within_the_next_sources_error() {
         let mut judged = Monitored::default();
         judged.sees(&measured(1.1), 60);
         for _ in 0..20 {
@@ -258,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_gets_much_worse_and_another_path_are_judged_at_once() {
+    fn a_much_worse_path_or_another_path_changes_the_verdict_at_once() {
         let mut judged = Monitored::default();
         judged.sees(&measured(0.6), 60);
         assert_eq!(judged.sees(&forecast(1.3), 1), (false, JudgedBy::Forecast));
@@ -271,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_is_not_kept_for_ever() {
+    fn a_verdict_expires() {
         let mut judged = Monitored::default();
         judged.sees(&measured(0.9), 60);
         assert_eq!(
@@ -282,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_to_and_fro_is_reported_once() {
+    fn alternating_verdicts_are_reported_once() {
         let mut judged = Monitored::default();
         judged.sees(&measured(0.9), 60);
         for _ in 0..50 {
@@ -295,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_path_nothing_is_announced_and_what_was_announced_is_remembered() {
+    fn without_a_path_nothing_is_reported_and_the_last_report_is_kept() {
         let mut judged = Monitored::default();
         judged.sees(&measured(1.5), 1);
         let now = Instant::ZERO + Duration::from_secs(2);

@@ -7,7 +7,6 @@ use socket2::Socket;
 
 use crate::netlink::{self, Batch, DUMP, Message, Refusal, attributes, u32_of};
 
-/// An interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
     pub name: String,
@@ -42,7 +41,6 @@ pub struct Address {
     pub passing: bool,
 }
 
-/// An address and its interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceAddress {
     pub interface: String,

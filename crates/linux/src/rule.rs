@@ -30,7 +30,6 @@ pub struct DropRule {
     pub priority: u32,
     /// The incoming interface.
     pub interface: InterfaceName,
-    /// The destination.
     pub destination: Ipv6Net,
 }
 

@@ -234,7 +234,6 @@ impl Tun {
         self.index
     }
 
-    /// Its offloads.
     pub fn offloads(&self) -> Offloads {
         self.offloads
     }

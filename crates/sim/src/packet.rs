@@ -15,9 +15,7 @@ pub const HEADERS_V6: u64 = 48;
 /// A UDP datagram in flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Its source.
     pub source: SocketAddr,
-    /// Its destination.
     pub destination: SocketAddr,
     /// The two ECN bits of its IP header.
     pub ecn: u8,

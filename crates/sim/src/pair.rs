@@ -302,7 +302,6 @@ impl GatewayPair {
         self.drive(side, |gateway, now, out| gateway.act(now, out, act));
     }
 
-    /// The gateway on one side.
     pub fn gateway(&self, side: Side) -> &Gateway {
         self.network
             .node(self.gateways[side.index()])

@@ -270,7 +270,6 @@ pub enum ScenarioEvent {
     Heal,
 }
 
-/// Direction of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathDirection {
     /// From `a` to `b`.
@@ -357,7 +356,6 @@ impl Scenario {
         self.events.push(TimedEvent { at, what });
     }
 
-    /// The gateway on one side.
     pub const fn gateway(&self, side: Side) -> &GatewaySpec {
         match side {
             Side::A => &self.a,

@@ -11,7 +11,6 @@ use std::{
 use super::Outcome;
 use crate::{args, failure::Failure};
 
-/// The program.
 const PROGRAM: &str = "keiro-web";
 
 /// Becomes `keiro-web`.

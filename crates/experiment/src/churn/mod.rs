@@ -85,7 +85,6 @@ impl Churn {
     }
 }
 
-/// One message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Message {
     /// Index of the application.

@@ -166,7 +166,6 @@ pub(crate) fn measure(
     Ok(measured)
 }
 
-/// The extent in a source.
 fn extent<'a>(plan: &'a Plan, study: &'a Study, source: Source, quick: bool) -> &'a Extent {
     match (&study.lab, source) {
         (Some(lab), Source::Lab) if !quick => lab,

@@ -105,7 +105,6 @@ pub enum Controller {
     Eager,
 }
 
-/// A named impairment.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NamedImpairment {
@@ -367,7 +366,6 @@ impl Study {
         }
     }
 
-    /// Name of a case.
     pub fn name(&self, case: Case) -> String {
         match (case, &self.kind) {
             (Case::Controller(controller), _) => controller.to_string(),
@@ -379,7 +377,6 @@ impl Study {
         }
     }
 
-    /// The flow of a case.
     pub fn flow(&self, case: Case) -> Flow {
         let condition = self.condition(case);
         condition.and_then(|c| c.flow).unwrap_or(self.flow)
@@ -417,7 +414,6 @@ impl Study {
         }
     }
 
-    /// The phases of a case.
     pub(crate) fn phases(&self, case: Case) -> Vec<Phase> {
         let controllers = match &self.kind {
             StudyKind::Controllers(controllers) => controllers,

@@ -64,7 +64,6 @@ pub struct Bottleneck {
 /// A tenant with its own ingress and egress.
 #[derive(Clone, Debug)]
 pub struct Tenant {
-    /// Its weight.
     pub weight: f64,
     /// Number of endless TCP flows.
     pub flows: u32,

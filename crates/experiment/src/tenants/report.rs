@@ -90,7 +90,6 @@ impl Quantity {
     }
 }
 
-/// Quantities of a case.
 fn quantities(sharing: &Sharing, case: Case) -> Vec<Quantity> {
     let setting = &sharing.settings[case.setting];
     let links = setting.bottlenecks.len();

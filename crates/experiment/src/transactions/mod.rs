@@ -264,7 +264,6 @@ pub struct TransactionOutcome {
     pub pause_ms: f64,
 }
 
-/// A slow transaction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SlowTransaction {
     /// Scheduled start, in s since the run's beginning. Several at the same time show a pause of the line or

@@ -566,7 +566,6 @@ impl Trial {
     }
 }
 
-/// The name of a row.
 pub(crate) fn row_name(quantity: &Quantity, case: &str) -> String {
     format!("{} {case}", quantity.name)
 }

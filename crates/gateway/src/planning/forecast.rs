@@ -34,7 +34,7 @@ pub(crate) struct DelayForecast {
 pub(crate) struct ForecastState {
     /// Learnt corrections by path.
     pub(crate) residuals: BTreeMap<PathIndex, Residual>,
-    /// Forecasts that were computed lately.
+    /// Recently computed forecasts.
     cache: ForecastCache,
 }
 
@@ -54,7 +54,7 @@ struct CachedForecasts {
 /// Applications in all cached forecasts. Ours: some 6 MB, and a dozen sets of a thousand
 /// applications each.
 const CACHED_APPS_MAX: usize = 16_384;
-/// Cached sets.
+/// Cached sets of applications.
 const CACHED_SETS_MAX: usize = 64;
 
 impl ForecastCache {

@@ -44,12 +44,12 @@ pub(super) struct Violations {
     pub(super) unmet: BTreeSet<usize>,
     /// Applications whose target is missed at the 99th percentile only.
     pub(super) unmet_at_p99: BTreeSet<usize>,
-    /// Applications that count as unmet at the 99th percentile only because it is not known.
+    /// Those of `unmet_at_p99` whose 99th percentile is not known.
     pub(super) unknown_p99: BTreeSet<usize>,
     pub(super) all: ReviewScore,
 }
 
-/// What is known of an application's 99th percentile on a path. It has a latency target.
+/// The 99th percentile of an application with a latency target, on a path.
 pub(super) struct P99Check {
     /// Forecast and limit, in seconds.
     pub(super) forecast: Option<(f64, f64)>,
@@ -96,8 +96,8 @@ impl<'a> Forecasts<'a> {
         })
     }
 
-    /// The score of each of `members` on `path`, with latency targets scaled by `tighter`; and
-    /// whether it counts as unmet at the 99th percentile only for want of a value.
+    /// The score of each of `members` on `path`, with latency targets scaled by `tighter`; and whether it is unmet at
+    /// the 99th percentile only because that is not known.
     fn scores(
         &mut self,
         path: usize,
@@ -212,7 +212,7 @@ impl<'a> Forecasts<'a> {
         }
     }
 
-    /// The violations of `assignment`, by forecasts of resolution `forecast_resolution`.
+    /// The violations of `assignment`, by forecasts of this resolution.
     pub(super) fn violations(
         &mut self,
         assignment: &[usize],
@@ -241,7 +241,7 @@ impl<'a> Forecasts<'a> {
 }
 
 impl P99Check {
-    /// Whether that is a reason to leave the path, or not to move to it.
+    /// Whether it counts as unmet: a reason to leave the path, or not to move to it.
     pub(super) fn is_unmet(&self) -> bool {
         let part = self.forecast.map(|(seconds, limit)| seconds / limit);
         let is_sure =

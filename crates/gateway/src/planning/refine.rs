@@ -157,8 +157,8 @@ impl PlanningProblem {
         !left.all_met() && (self.apps.len() <= REVIEWED_APPS_MAX || is_tail_only)
     }
 
-    /// A better assignment than `planned`, which has violations, at resolution `resolution`; `planned`
-    /// itself if there is none.
+    /// A better assignment than `planned`, which has violations, by forecasts of `resolution`; `planned` itself if there
+    /// is none.
     fn repaired(
         &self,
         planned: &[usize],

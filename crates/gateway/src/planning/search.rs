@@ -1,7 +1,7 @@
 //! The search for an assignment that leaves fewer targets unmet, at any number of applications.
 //!
-//! [`TargetSearch`] goes by estimates. Each of its answers is held against the forecast, and what
-//! the forecast says of it corrects the estimates for the next search.
+//! [`TargetSearch`] uses estimates. Each of its answers is compared with the forecast, which corrects the estimates for
+//! the next search.
 
 use keiro_planner::{
     plan::{Candidate, MoveCost, TargetSearch},
@@ -31,8 +31,8 @@ const MOVE_COST: MoveCost = MoveCost {
 };
 
 impl PlanningProblem {
-    /// `planned`, or an assignment that leaves fewer unmet, or as many and fewer overloaded, by
-    /// forecasts of the second resolution; the first is used in the search.
+    /// An assignment that leaves fewer unmet than `planned`, or equally many and fewer overloaded, by forecasts of the
+    /// second resolution; `planned` if there is none. The first resolution is used in the search.
     pub(super) fn improved_by_search(
         &self,
         planned: &[usize],
@@ -79,14 +79,14 @@ impl PlanningProblem {
         }
     }
 
-    /// How many assignments like this one may be held against the forecast; at least one.
+    /// How many assignments like this one may be compared with the forecast; at least one.
     fn affordable_rounds(&self, assignment: &[usize]) -> usize {
         let squares = |path: usize| members(assignment, path).len().pow(2);
         let each: usize = (0..self.paths.len()).map(squares).sum();
         (FORECASTS_WORK / each.max(1)).max(1)
     }
 
-    /// `planned`, with applications without a target where they are quicker and no target suffers.
+    /// `planned`, with applications without a target moved to paths of less delay where no target suffers.
     pub(super) fn with_lower_delays(&self, planned: &[usize], plan_mode: PlanMode) -> Vec<usize> {
         let is_patient = |app: usize| self.app_specs[app].latency_target.is_none();
         if !(0..self.apps.len()).any(is_patient) {

@@ -69,7 +69,6 @@ pub(super) struct Engine {
     commands: Receiver<Command>,
 }
 
-/// One direction of one link.
 struct LinkDirection {
     link: Link,
     frames: Store,

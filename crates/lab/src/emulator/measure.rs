@@ -46,7 +46,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// Below the emulator, above ordinary threads, so that the offered load is steady.
 const SENDER_PRIORITY: FifoPriority = FifoPriority::new(20).unwrap();
 
-/// One end of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathEnd {
     pub netns: String,

@@ -74,7 +74,6 @@ impl Report {
         self.lateness.p99 > LATENESS_P99_MAX
     }
 
-    /// The link of that name.
     pub fn link(&self, name: &str) -> Option<&LinkReport> {
         self.links.iter().find(|link| link.name == name)
     }

@@ -199,7 +199,6 @@ impl Lab {
         &self.name
     }
 
-    /// Its topology.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }

@@ -58,7 +58,6 @@ pub enum Change {
     SetNexthop(u32, Nexthop),
     /// Removes a nexthop object and all its routes.
     RemoveNexthop(u32),
-    /// Closes a table.
     CloseTable(u32),
     OpenTable(u32),
     /// Makes a route, or changes its nexthop.

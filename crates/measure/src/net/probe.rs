@@ -136,7 +136,6 @@ impl OneWay {
     }
 }
 
-/// A reply.
 #[derive(Clone, Copy, Debug)]
 struct Reply {
     sent_at: u64,

@@ -128,7 +128,6 @@ pub(crate) enum Answer {
 pub(crate) struct ProbeCounts {
     /// Duplicates are not counted.
     pub(crate) received: u64,
-    /// Duplicates.
     pub(crate) duplicates: u64,
     /// Probes that arrived after one sent later (RFC 4737 §4.1).
     pub(crate) reordered: u64,

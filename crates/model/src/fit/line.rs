@@ -15,9 +15,7 @@ pub(super) struct Line {
     pub(super) value: f64,
     /// Seconds per byte.
     pub(super) slope: f64,
-    /// Variance of `value`.
     pub(super) value_variance: f64,
-    /// Variance of `slope`.
     pub(super) slope_variance: f64,
     /// Bins that were not left out.
     pub(super) kept: usize,

@@ -54,7 +54,6 @@ impl PlacementCost {
 trait Placements {
     /// What `app` on `path` would do.
     fn placement_cost(&mut self, path: usize, app: usize) -> PlacementCost;
-    /// Puts `app` on `path`.
     fn put(&mut self, path: usize, app: usize);
 }
 

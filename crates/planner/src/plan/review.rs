@@ -1,29 +1,28 @@
-//! A second opinion on a plan: another model than eq. 3 says which latency targets it leaves unmet, and
-//! whether an assignment near it leaves fewer.
+//! Reviews a plan by another model than eq. 3: which latency targets it leaves unmet, and whether a similar assignment
+//! leaves fewer.
 //!
-//! The planners are fast because eq. 3 depends on a path's load alone. A model that knows queues and
-//! deadlines depends on who is on the path, and takes milliseconds to answer: so it is asked about
-//! few sets of applications, each once. First by steps downhill: of those who share a path with
-//! an unmet one, one moves, or two change places. If latency targets are still unmet, by placing one after
-//! the other and turning back where no fewer can be unmet; that is complete for few applications
-//! and ends with the work allowed for many.
+//! The planners are fast because eq. 3 depends only on a path's load. A model with queues and deadlines depends on
+//! which applications share the path, and takes milliseconds for each set of them. It is therefore evaluated for few
+//! sets, each once. A local search comes first: one application that shares a path with an unmet one moves, or two
+//! change places. If targets are still unmet, a branch-and-bound search places the applications one after the other.
+//! It is complete for few applications, and ends with the work limit for many.
 //!
-//! Only *fewer unmet* is a reason to depart from a plan, or fewer at their 99th
-//! percentile if that makes no application worse on average. Which of many assignments is the quickest is left to the planners.
+//! A plan is replaced only if fewer targets are unmet, or fewer at the 99th percentile while no application gets worse
+//! on average. Which of many assignments has the least delay is left to the planners.
 
 use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 
 use super::members_of;
 
-/// What a model thinks of applications on a path, or of a whole plan; less is better, and the order
-/// of the fields is that of importance.
+/// A model's score of the applications on a path, or of a whole plan. Less is better, and the first field is the most
+/// important.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReviewScore {
     /// Applications whose latency target is not met on average, and those on an overloaded path.
     pub unmet: usize,
     /// Of these, the applications on an overloaded path: infinitely late.
     pub overloaded: usize,
-    /// What the unmet are late on average, summed; saturates.
+    /// The lateness of the unmet applications on average, summed; saturates.
     pub lateness: Duration,
     /// Further applications, whose latency target is not met at their 99th percentile.
     pub unmet_at_p99: usize,
@@ -44,10 +43,10 @@ impl ReviewScore {
         }
     }
 
-    /// Whether it is a reason to depart from a plan of which the opinion is `other`: fewer are unmet,
-    /// or as many and fewer overloaded, or fewer at their 99th percentile and no more lateness.
+    /// Whether a plan with this score replaces one with the score `other`: fewer are unmet, or equally many and fewer
+    /// overloaded, or fewer at their 99th percentile without more lateness.
     pub fn beats(&self, other: &Self) -> bool {
-        let counts = |opinion: &Self| (opinion.unmet, opinion.overloaded);
+        let counts = |score: &Self| (score.unmet, score.overloaded);
         counts(self) < counts(other)
             || counts(self) == counts(other)
                 && self.unmet_at_p99 < other.unmet_at_p99
@@ -71,8 +70,7 @@ impl ReviewScore {
     }
 }
 
-/// How many are unmet, and how many are at their 99th percentile: of as many unmet, more of these is
-/// worse.
+/// Unmet applications. Of two plans with equally many, the one with fewer unmet at the 99th percentile is better.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Violations {
     unmet: usize,
@@ -88,17 +86,17 @@ impl Violations {
     }
 }
 
-/// Asks a model about a plan. The model is a function of a path and of ascending indices of
-/// applications: the opinion on these when exactly they share it.
+/// Evaluates assignments by a model: a function of a path and of ascending indices of applications, which scores these
+/// when exactly they share the path.
 ///
-/// Deterministic if the model is; the work is counted, never timed.
+/// Deterministic if the model is: work is counted, never timed.
 pub struct Review<'a, F> {
     /// Row per application, column per path.
     allowed: &'a [Vec<bool>],
     paths: usize,
     model: F,
     known: BTreeMap<(usize, Vec<usize>), ReviewScore>,
-    /// Squares of how many were asked about.
+    /// Sum of the squared sizes of the sets that were evaluated.
     work: u64,
     work_max: u64,
 }
@@ -108,15 +106,15 @@ pub struct Review<'a, F> {
 pub struct ReviewedPlan {
     /// The path of every application.
     pub assignment: Vec<usize>,
-    /// By the model that was asked.
+    /// By the model.
     pub score: ReviewScore,
 }
 
-/// Assignments that are made one application after the other.
+/// The state of the search that places one application after the other.
 struct Search {
-    /// Those that fit on few paths first.
+    /// The applications that fit on few paths come first.
     order: Vec<usize>,
-    /// Of those from here on in the order, how many are in violations wherever they are.
+    /// By position in the order: the violations of this and later applications that no path avoids.
     unavoidable: Vec<Violations>,
     members: Vec<Vec<usize>>,
     scores: Vec<ReviewScore>,

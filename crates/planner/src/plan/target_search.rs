@@ -1,12 +1,11 @@
-//! The search for an assignment that leaves the fewest latency targets unmet, by estimates of the
-//! forecast.
+//! Searches for the assignment with the fewest unmet latency targets, by estimates of the forecast.
 //!
 //! It begins with an assignment and improves it in two ways: simulated annealing by random steps,
 //! then local search by the best steps. A step moves one application, or lets two change places,
 //! and computes only the two paths that it touches. The best assignment seen is the answer.
 //!
-//! Estimates are off by some per cent. [`TargetSearch::calibrate`] corrects them by what the
-//! forecast says of an assignment, so that a second search avoids what the forecast refused.
+//! Estimates are off by some per cent. [`TargetSearch::calibrate`] corrects them by the forecast for an assignment, so
+//! that a second search avoids assignments that the forecast has rejected.
 //!
 //! Work is counted in units of [`PathEstimate::work`], never in time: every gateway of a site
 //! computes the same.
@@ -22,13 +21,13 @@ mod steps;
 pub struct Candidate {
     /// By path.
     pub flows: Vec<Flow>,
-    /// By path, whether it may be there.
+    /// By path: whether it may take the path.
     pub allowed: Vec<bool>,
     /// The longest mean delay that meets its target, in s; infinite without a target.
     pub limit: f64,
 }
 
-/// What a move must be worth that makes no target met: a part of the delay, and seconds.
+/// The least gain of a move that meets no further target: a ratio of the delay, and seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MoveCost {
     pub part: f64,
@@ -51,8 +50,8 @@ pub struct TargetSearch {
     delays: Vec<f64>,
 }
 
-/// What is estimated for the applications on a path, or in all; less is better, in the order of
-/// the fields.
+/// The estimated score of the applications on a path, or of all. Less is better, and the first field is the most
+/// important.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
 pub(super) struct EstimatedScore {
     /// Beyond their targets, or on an overloaded path.
@@ -78,7 +77,7 @@ pub(super) struct Arrangement {
 /// Estimates are off by some per cent: among assignments with as few unmet, one that leaves so much
 /// room is preferred.
 const COMFORT: f64 = 0.95;
-/// Corrections beyond this say only that a path is no place for an application.
+/// A correction beyond this excludes the path anyway.
 const FACTOR_MAX: f64 = 1e6;
 
 impl TargetSearch {
@@ -128,9 +127,9 @@ impl TargetSearch {
         estimates
     }
 
-    /// An assignment with fewer unmet than `start`, or as few and less late, or `start`: by at
-    /// most about `work` units. Applications that gain nothing by moving are where `preferred` says;
-    /// `cost` is what a move must be worth to those without a target.
+    /// An assignment with fewer unmet than `start`, or equally many and less lateness, or `start`, within about `work`
+    /// units. Applications that gain nothing by moving take their `preferred` path; `cost` is the least gain of a move
+    /// without a target.
     pub fn improve(
         &mut self,
         start: &[usize],
@@ -149,8 +148,8 @@ impl TargetSearch {
         best.place
     }
 
-    /// `start`, with applications without a target where their delay is less and no target suffers,
-    /// if the gain is worth `cost`.
+    /// `start`, with applications without a target moved to paths of less delay, where no target suffers and the gain is
+    /// at least `cost`.
     pub fn lower_delays(&mut self, start: &[usize], cost: MoveCost, work: u64) -> Vec<usize> {
         self.work = 0;
         self.work_max = work;
@@ -162,8 +161,8 @@ impl TargetSearch {
             let load = |app: usize| self.apps[app].flows[start[app]].load();
             load(other).total_cmp(&load(one)).then(one.cmp(&other))
         });
-        // A later one can make room for an earlier one.
-        for _ in 0..QUICKEN_ROUNDS {
+        // An application that moves can make room for one before it.
+        for _ in 0..DELAY_ROUNDS {
             let before = arrangement.place.clone();
             for &app in &patient {
                 self.lower_delay_of(&mut arrangement, app, cost);
@@ -175,7 +174,7 @@ impl TargetSearch {
         arrangement.place
     }
 
-    /// Moves `app`, which has no target, to where all is best, if that is worth it.
+    /// Moves `app`, which has no target, to the path with the best total, if the gain is enough.
     fn lower_delay_of(&mut self, arrangement: &mut Arrangement, app: usize, cost: MoveCost) {
         let from = arrangement.place[app];
         let own = self.delay_of(app, from, &arrangement.members[from]);
@@ -250,7 +249,7 @@ impl TargetSearch {
             }
         }
         if score.overloaded > 0 {
-            // Of paths that are overloaded, the fastest is best.
+            // Of two overloaded paths, the one with the smaller relative load is better.
             let load: f64 = self.flows.iter().map(Flow::load).sum();
             score.lateness += (load - 1.0).max(0.0);
         }
@@ -274,7 +273,7 @@ impl TargetSearch {
         }
     }
 
-    /// Notes the paths where each application would be met alone. How many are met on none.
+    /// Finds the paths where each application would be met alone. Returns how many would be met on none.
     fn find_suitable(&mut self) -> usize {
         let mut count = 0;
         for app in 0..self.apps.len() {
@@ -315,11 +314,11 @@ impl TargetSearch {
     }
 }
 
-/// How often applications without a target are gone through.
-const QUICKEN_ROUNDS: usize = 8;
-/// The part of the work that is for annealing.
+/// Passes over the applications without a target.
+const DELAY_ROUNDS: usize = 8;
+/// The share of the work for annealing.
 const ANNEALING_PERCENT: u64 = 75;
-/// Differences below this many seconds are none.
+/// Differences below this many seconds do not count.
 const NOTHING: f64 = 1e-6;
 
 impl EstimatedScore {

@@ -70,7 +70,6 @@ pub struct Group {
     pub crosses: Range<usize>,
     /// One-way propagation delay between its senders, or the gateway behind them, and the first bottleneck.
     pub delay: Duration,
-    /// Its weight.
     pub weight: f64,
     /// Number of endless TCP flows.
     pub flows: u32,

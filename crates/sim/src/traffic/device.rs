@@ -111,7 +111,6 @@ impl<G> HasHost for Station<G> {
     }
 }
 
-/// Output of a device.
 #[derive(Debug)]
 pub struct DeviceOutput<'a> {
     pub(super) address: Ipv4Addr,

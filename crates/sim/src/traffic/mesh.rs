@@ -183,7 +183,6 @@ impl<D: Device> Mesh<D> {
         }
     }
 
-    /// The address of a node.
     pub const fn address(&self, node: MeshNode) -> Ipv4Addr {
         Ipv4Addr::from_bits(FIRST_ADDRESS + node.0 as u32)
     }

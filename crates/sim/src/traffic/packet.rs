@@ -19,9 +19,7 @@ pub const SACK_BLOCKS_MAX: usize = 3;
 /// An IPv4 packet in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpPacket {
-    /// Its source.
     pub source: Ipv4Addr,
-    /// Its destination.
     pub destination: Ipv4Addr,
     /// Its ECN bits.
     pub ecn: Ecn,
@@ -63,7 +61,6 @@ pub struct TcpHeader {
     pub acknowledgement: u32,
     /// The receive window in bytes, already scaled.
     pub window: u32,
-    /// Its flags.
     pub flags: Flags,
     /// The timestamps option (RFC 7323); `None` if not used.
     pub timestamps: Option<Timestamps>,

@@ -33,7 +33,6 @@ pub struct Placed {
     pub flows: Vec<Ports>,
     /// Ports of its UDP flow.
     pub udp: Option<Ports>,
-    /// Its weight.
     pub weight: f64,
 }
 

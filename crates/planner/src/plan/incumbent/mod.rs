@@ -1,5 +1,4 @@
-//! A plan in force. Callers report what comes, goes and changes; it answers with the few moves that
-//! this calls for.
+//! The plan in force. Callers report changes of paths and applications, and get the few moves that follow from them.
 //!
 //! [`Incumbent`] holds paths, applications and their assignment. [`Incumbent::revise`] makes a
 //! [`Revision`]:
@@ -10,9 +9,9 @@
 //! 3. applications that gain enough move, with a frugal [`Aim`] only those without a target;
 //! 4. moves that turn out not to have been needed are taken back.
 //!
-//! Delays are by eq. 3, overloaded as soon as the load reaches the bandwidth. Nothing here knows
-//! time or noise: [`Hysteresis`] says what a move must be worth, and what is measured should be
-//! smoothed before it is planned with.
+//! Delays are by eq. 3, and a path is overloaded as soon as its load reaches its bandwidth. The planner has no notion
+//! of time or noise: [`Hysteresis`] says what a move must be worth, and measurements should be smoothed before they are
+//! planned with.
 
 mod from_scratch;
 mod grid;
@@ -32,11 +31,11 @@ use table::{RATE_MAX, Table, Tally};
 use super::{Order, Score};
 use crate::delay::{AppSpec, PathSpec, Prediction, Tolerance};
 
-/// A path's name for the planner, chosen by the caller.
+/// Identifies a path in the planner; chosen by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PathId(pub u32);
 
-/// An application's name for the planner, chosen by the caller.
+/// Identifies an application in the planner; chosen by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AppId(pub u32);
 
@@ -45,48 +44,46 @@ pub struct AppId(pub u32);
 pub enum Allowed {
     #[default]
     All,
-    /// These, as far as they exist.
+    /// Only these; identifiers without a path are ignored.
     Only(BTreeSet<PathId>),
 }
 
-/// What a move must be worth that makes no latency target met.
+/// The least gain of a move that meets no further latency target.
 ///
-/// A move (or an exchange of two) is made for quickness alone if what all applications together
-/// gain in delay, less `move_cost` for every application moved, is at least `gain_min` of the
-/// delays that those moved have now.
+/// A move (or an exchange of two) is made for less delay alone if the summed delay that it saves, less `move_cost` for
+/// every application moved, is at least `gain_min` of the present delays of those moved.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hysteresis {
-    /// A part of the delay: 0.2 for 20 %.
+    /// A ratio of the delay: 0.2 for 20 %.
     pub gain_min: f64,
-    /// What moving costs: a while of reordering and of doubt about the new place.
+    /// The cost of a move: reordering, and a path whose delay is less certain.
     pub move_cost: Duration,
 }
 
-/// Where an application goes that several paths would serve.
+/// Which path an application takes if several meet its latency target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Aim {
-    /// Where the summed delay grows least; it also moves for that, as [`Hysteresis`] says.
+    /// The path where the summed delay grows least. It also moves for less delay, as [`Hysteresis`] says.
     #[default]
     LeastDelay,
-    /// To the path with the longest propagation delay that meets the latency target, as the paper does
-    /// `[path-selection §3.4]`, which keeps the quick paths free; moves for less summed lateness,
-    /// as [`Hysteresis`] says, but never for quickness alone. An application without a latency
-    /// target goes by [`Aim::LeastDelay`].
+    /// The path with the longest propagation delay that meets the latency target, as in the paper
+    /// `[path-selection §3.4]`, which keeps the fast paths free. It moves for less summed lateness, as [`Hysteresis`]
+    /// says, but never for less delay alone. Applications without a latency target follow [`Aim::LeastDelay`].
     Frugal,
 }
 
-/// What an [`Incumbent`] goes by.
+/// How an [`Incumbent`] places applications.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Settings {
     /// How far above its latency target an application counts as met.
     pub tolerance: Tolerance,
-    /// Where an application goes that several paths would serve.
+    /// Which path an application takes if several meet its latency target.
     pub aim: Aim,
     /// What a move must be worth.
     pub hysteresis: Hysteresis,
 }
 
-/// What cannot be planned with.
+/// Why the planner refuses an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputError {
     /// A path of 281 Tbit/s (2^48 bit/s) or more.
@@ -103,22 +100,21 @@ pub enum InputError {
 /// Why an application moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MoveReason {
-    /// It was nowhere: it is new, its path is gone, or it may no longer be there.
+    /// It had no path: it is new, its path is gone, or it may not use its path any more.
     Unplaced,
-    /// Its own latency target was unmet where it was, and is met where it goes.
+    /// Its own latency target was unmet on its path, and is met on the new one.
     Unmet,
     /// It makes room: without it, the latency targets of others would be unmet.
     MakesRoom,
-    /// Everything together is quicker, or less late.
+    /// The summed delay or the summed lateness is less.
     Quicker,
 }
 
-/// What would be lost if one move of a revision were left out and the others made. Negative where
-/// leaving it out would be better: a move is made for the first of these that is positive, of the
-/// last two for the one that the [`Aim`] asks for.
+/// The difference that one move of a revision makes, given all its other moves. A move is made for the first of these
+/// that is positive; of the last two, the [`Aim`] decides which counts. Negative: without the move this would be better.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Gain {
-    /// Demands met.
+    /// Latency targets met.
     pub met: i64,
     /// Applications kept off an overloaded path.
     pub not_overloaded: i64,
@@ -128,49 +124,49 @@ pub struct Gain {
     pub delay_seconds: f64,
 }
 
-/// One application goes elsewhere.
+/// One application moves to another path.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Move {
     pub app: AppId,
-    /// `None`: it was nowhere.
+    /// `None`: it had no path.
     pub from: Option<PathId>,
     pub to: PathId,
     pub reason: MoveReason,
-    /// What that gains; `None` for who was nowhere.
+    /// `None` for an application that had no path.
     pub gain: Option<Gain>,
 }
 
-/// What to change, and what comes of it.
+/// The moves to make, and their result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Revision {
     /// At most one per application, by application.
     pub moves: Vec<Move>,
-    /// The score without the moves. Applications that are nowhere count as unmet and overloaded.
+    /// The score without the moves. Applications without a path count as unmet and overloaded.
     pub before: Score,
-    /// The score with them.
+    /// The score with the moves.
     pub after: Score,
-    /// Who is unmet nevertheless, ascending.
+    /// Applications that stay unmet, ascending.
     pub unmet: Vec<AppId>,
-    /// Whether everything was looked at. If not, the next revision goes on from there.
+    /// Whether all paths and applications were examined. If not, the next revision continues.
     pub complete: bool,
 }
 
-/// A plan in force.
+/// The plan in force; see the [module](self).
 #[derive(Clone, Debug)]
 pub struct Incumbent {
     settings: Settings,
     table: Table,
     path_index: BTreeMap<PathId, usize>,
     app_index: BTreeMap<AppId, usize>,
-    /// Whether there is anything that the last revision did not look at.
+    /// Whether something has not been examined by a revision.
     has_changes: bool,
 }
 
-/// Work units of a revision, each about the look at one application on one path: about
-/// a millisecond. A bound, not what a revision takes.
+/// The most work units of a revision: about a millisecond. A unit is about the examination of one application on one
+/// path.
 const REVISION_WORK: u64 = 40_000;
 
-/// The same for a revision in which targets had to be repaired: moves for quickness can wait.
+/// The same for a revision that had to repair targets: moves for less delay can wait.
 const PROMPT_WORK: u64 = 30_000;
 
 impl Incumbent {
@@ -454,7 +450,7 @@ impl<'a> RevisionBuilder<'a> {
         }
     }
 
-    /// Lets it work on, up to `limit`, with everything at once.
+    /// Raises the work limit, also for moves for less delay.
     fn allow(&mut self, limit: u64) {
         self.limit = limit;
         self.prompt = limit;

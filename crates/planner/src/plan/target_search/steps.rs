@@ -198,7 +198,6 @@ pub(super) fn with(members: &[usize], app: usize) -> Vec<usize> {
     members
 }
 
-/// `members` without `app`.
 pub(super) fn without(members: &[usize], app: usize) -> Vec<usize> {
     let others = members.iter().copied().filter(|&other| other != app);
     others.collect()

@@ -42,7 +42,6 @@ pub struct TcpConfig {
     pub rto_initial: Duration,
     /// Maximum timeout (RFC 6298 §2.5: at least 60 s).
     pub rto_max: Duration,
-    /// Loss detection.
     pub loss_detection: LossDetection,
     /// Maximum delay of an acknowledgement of a single segment; `None` acknowledges every segment at once.
     pub delayed_ack: Option<Duration>,
