@@ -84,63 +84,55 @@ impl Gateway {
         options: &Options,
         run_as: Option<&RunAs>,
     ) -> anyhow::Result<Self> {
-        let FirstConfiguration {
-            sites,
-            written,
-            config,
-            private_key,
-            public_key,
-            epoll,
-            mut environment,
-        } = FirstConfiguration::read(config_path, options, run_as)?;
+        let mut first = FirstConfiguration::read(config_path, options, run_as)?;
         let active = Active::default();
-        let prepared = active::prepare(&config, &active, environment.machine)?;
+        let prepared = active::prepare(&first.config, &active, first.environment.machine)?;
         let tenants = Tenants::default();
-        let devices = tenants.prepare(&config)?;
+        let devices = tenants.prepare(&first.config)?;
 
         let mut socket_files = SocketFiles::default();
-        let sockets = LocalSockets::open(&config, &epoll, &mut socket_files)?;
+        let sockets = LocalSockets::open(&first.config, &first.epoll, &mut socket_files)?;
         let privileges = match run_as {
             None => Privileges::Kept,
             Some(run_as) => {
-                privileges::give_up(config_path, &config, run_as, &socket_files)?;
+                privileges::give_up(config_path, &first.config, run_as, &socket_files)?;
                 Privileges::Reduced
             }
         };
-        environment.host_names.set_privileges(privileges);
-        let data = DataPlane::start(&config, private_key, options, privileges)?;
+        first.environment.host_names.set_privileges(privileges);
+        let data = DataPlane::start(&first.config, first.private_key, options, privileges)?;
         let (message_tls, tls_clients) = sockets
             .message_tls
             .map(|opened| MessageTlsServer::start(opened, privileges))
             .transpose()
             .context("message_tls: cannot start")?
             .unzip();
-        let network = environment.network;
-        let wakers = Wakers::open(&epoll, &data.link, network.as_ref())?;
+        let network = first.environment.network;
+        let wakers = Wakers::open(&first.epoll, &data.link, network.as_ref())?;
         let mut gateway = Self {
-            config_file: ConfigFile::new(config_path, options, &config),
-            process: Process::new(options.version, public_key),
+            config_file: ConfigFile::new(config_path, options, &first.config),
+            process: Process::new(options.version, first.public_key),
             active,
             tenants,
             status: StatusTable::default(),
-            planning: PlanningState::new(&config),
+            planning: PlanningState::new(&first.config),
             counts: Counts::default(),
             packet_traces: PacketTraces::default(),
             history: HistoryRecorder::start(
-                &config,
+                &first.config,
                 options.history_interval,
                 &wakers.trigger,
                 privileges,
             ),
-            site: Site::start(&config, Arc::clone(&wakers.store), privileges)?,
-            host_names: environment.host_names,
+            site: Site::start(&first.config, Arc::clone(&wakers.store), privileges)?,
+            host_names: first.environment.host_names,
             network,
             uplink_routes: UplinkRoutes::default(),
             data: data.handle,
             data_thread: data.link,
             message_tls,
             events: EventLoop {
-                epoll,
+                epoll: first.epoll,
                 trigger: wakers.trigger,
                 store_wake: wakers.store,
                 control_server: Some(sockets.control),
@@ -154,11 +146,11 @@ impl Gateway {
             draining: false,
             drained: false,
             withheld: Vec::new(),
-            config,
-            written,
-            sites,
-            followed: environment.found.clone(),
-            found: environment.found,
+            config: first.config,
+            written: first.written,
+            sites: first.sites,
+            followed: first.environment.found.clone(),
+            found: first.environment.found,
         };
         gateway.apply_first_configuration(prepared, devices)?;
         let listeners = sockets.messages.into_iter();
