@@ -1,14 +1,15 @@
-//! One TCP connection over two links at once.
+//! Applications that use two links at once: one TCP connection as a stream, and several as IP packets.
 
 use std::{
-    io::{Read, Write},
+    io::{self, Read, Write},
     net::{TcpListener, TcpStream},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Instant,
 };
 
 use crate::{
-    harness::LIMIT,
+    harness::{LIMIT, eventually},
     links::{FAR, HOSTS, NEAR},
     pair::{Pair, Setup},
 };
@@ -66,4 +67,59 @@ fn one_connection_is_carried_by_both_links() {
         let sent = path.and_then(|path| path["sent_bytes"].as_u64());
         assert!(sent.is_some_and(|sent| sent > BYTES as u64 / 5), "{app:#}");
     }
+}
+
+/// A tenant whose IP packets are spread, at tokyo (0) or osaka (1).
+fn tenant(own: usize) -> String {
+    let (here, there) = (own + 1, 2 - own);
+    let peer = HOSTS[1 - own];
+    format!(
+        "[[app]]\nname = \"ip\"\nclass = \"datagram\"\npeer = \"{peer}\"\npaths = \"spread\"\n\
+         [tenant.blue]\nid = 1\ndevice = \"t-blue\"\naddresses = [\"10.{here}.0.1/32\"]\n\
+         prefixes = [\"10.{here}.0.0/24\"]\n\
+         [tenant.blue.peer.{peer}]\nprefixes = [\"10.{there}.0.0/24\"]\napp = \"ip\"\n"
+    )
+}
+
+/// Eight connections send until both links have carried much of them, which a link of their own would not.
+#[test]
+fn connections_of_a_tenant_share_both_links() {
+    const CONNECTIONS: usize = 8;
+    const EACH: u64 = 1_000_000;
+    let pair = Pair::start(&Setup {
+        more: [tenant(0), tenant(1)],
+        ..Setup::of(&[NEAR, FAR])
+    });
+    let host = |name: &str| pair.lab.host(name).expect("a host");
+    let listener = eventually("the tenant's address is there", || {
+        let bound = host("osaka").run(|| TcpListener::bind("10.2.0.1:5021"));
+        bound.expect("in the host").ok()
+    });
+    let is_over = AtomicBool::new(false);
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        for _ in 0..CONNECTIONS {
+            let near = host("tokyo").run(|| TcpStream::connect("10.2.0.1:5021"));
+            let mut near = near.expect("in the host").expect("it is accepted");
+            let (mut far, _) = listener.accept().expect("it arrives");
+            let is_over = &is_over;
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    near.write_all(&[7; 16_000]).expect("the connection stays");
+                }
+            });
+            scope.spawn(move || io::copy(&mut far, &mut io::sink()));
+        }
+        let sent = || -> Option<Vec<u64>> {
+            let app = pair.tokyo.app("ip");
+            let spread = app["spread"].as_array()?.iter();
+            spread.map(|path| path["sent_bytes"].as_u64()).collect()
+        };
+        eventually("both links carry them", || {
+            sent().filter(|sent| sent.len() == 2 && sent.iter().all(|sent| *sent > EACH))
+        });
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let app = pair.tokyo.app("ip");
+    println!("after {:?}: {:#}", begun.elapsed(), app["spread"]);
 }

@@ -70,6 +70,11 @@ impl App {
         self.active
     }
 
+    /// What it sends leaves by the path by which it arrives first.
+    pub(crate) fn is_spread(&self) -> bool {
+        self.config.is_spread
+    }
+
     /// The paths that it prefers, the best first.
     pub(crate) fn preferred_paths(&self) -> &[PathId] {
         &self.config.paths

@@ -5,12 +5,15 @@ use std::net::SocketAddr;
 use keiro_units::Instant;
 
 use super::{
-    Arrived, Session, clock,
+    Arrived, Session,
+    applications::App,
+    clock,
     path::Path,
     send_queues::{DatagramNeeds, NewMessage},
     sent_frames::MessageControl,
+    spreading,
     stream::ReadableBytes,
-    tenant::NewIpPacket,
+    tenant::{FlowKey, NewIpPacket},
 };
 use crate::{
     config::DeliveryClass,
@@ -146,8 +149,25 @@ impl Session {
             .apps
             .accepting(app, DeliveryClass::Datagram)
             .ok_or(PacketError::UnknownApplication)?;
-        let path = entry.active().and_then(|path| self.paths.get(path));
-        let Some(path) = path else {
+        let route = match entry.is_spread() {
+            true => {
+                let key = FlowKey::new(tenant, packet.flow_hash);
+                let choices = spreading::flow_choices(now, &self.paths, tenants);
+                let route = self
+                    .flow_paths
+                    .on_packet(now, key, packet.data.len(), &choices);
+                if let Some(route) = route
+                    && let Some(from) = route.moved_from
+                    && let Some(to) = self.paths.get(route.path)
+                {
+                    tenants.move_flow(now, key, from, to.id_and_mtu());
+                }
+                route.map(|route| route.path)
+            }
+            false => None,
+        };
+        let path = route.or(entry.active());
+        let Some(path) = path.and_then(|path| self.paths.get(path)) else {
             tenants.count_drop(tenant, |drops| drops.no_path += 1);
             return Err(PacketError::NoPath);
         };
@@ -168,8 +188,14 @@ impl Session {
 
     /// Longest IP packet of a tenant that the path of an application has room for.
     pub(crate) fn packet_room(&self, tenant: TenantId, app: AppId) -> Option<usize> {
-        let path = self.active_path(app)?;
-        Some(room_for_packet(self.paths.get(path)?, tenant))
+        let active = self.paths.get(self.active_path(app)?)?;
+        let is_spread = self.apps.get(app).is_some_and(App::is_spread);
+        let others = self.paths.iter().filter(|path| is_spread && path.is_up());
+        // A flow may move to any of them.
+        let rooms = others
+            .chain([active])
+            .map(|path| room_for_packet(path, tenant));
+        rooms.min()
     }
 
     /// Longest IP packet of a tenant that is carried, whole or in parts.

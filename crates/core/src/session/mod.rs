@@ -23,6 +23,7 @@ mod delay_samples;
 mod driver;
 mod duplicate_keys;
 mod estimates;
+mod flow_paths;
 mod fragments;
 mod incarnations;
 mod keys;
@@ -73,6 +74,7 @@ use self::{
     control_frames::ControlFrames,
     delay_samples::DelaySamples,
     duplicate_keys::Refusals,
+    flow_paths::FlowPaths,
     incarnations::Incarnations,
     keys::KeyRing,
     path_manager::PathManager,
@@ -190,6 +192,7 @@ pub(crate) struct Session {
     receiver: Receiver,
     apps: Applications,
     path_selection: PathSelection,
+    flow_paths: FlowPaths,
     scheduler: SendScheduler,
     streams: Streams,
     control: ControlFrames,
@@ -258,6 +261,7 @@ impl Session {
             receiver: Receiver::new(memory.messages_initial()),
             apps: Applications::default(),
             path_selection: PathSelection::default(),
+            flow_paths: FlowPaths::default(),
             scheduler: SendScheduler::new(
                 endpoint.scheduler,
                 SendLimits {

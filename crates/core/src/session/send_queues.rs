@@ -165,8 +165,13 @@ impl SendQueues {
         of_app.map(|(path, bytes)| (*path, *bytes)).collect()
     }
 
+    /// There are applications whose items leave by the path that delivers them first.
+    pub(crate) fn has_spread_apps(&self) -> bool {
+        !self.spread_apps.is_empty()
+    }
+
     /// `bytes` of an application have left by `path`.
-    fn on_app_bytes_sent(&mut self, app: AppId, path: PathId, bytes: u64) {
+    pub(crate) fn on_app_bytes_sent(&mut self, app: AppId, path: PathId, bytes: u64) {
         if let Some(sent) = self.spread_apps.get_mut(&app) {
             *sent.entry(path).or_default() += bytes;
         }

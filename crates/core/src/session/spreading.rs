@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use keiro_units::{Bandwidth, ByteCount, Instant};
 
-use super::{path::Path, path_manager::PathManager};
+use super::{flow_paths::FlowChoice, path::Path, path_manager::PathManager, tenant::Tenants};
 use crate::id::PathId;
 
 /// What a path does with the next packet.
@@ -46,14 +46,37 @@ impl SpreadPath {
     }
 }
 
-/// The paths by which items of spread applications leave: those that are up, without those whose bytes are limited
-/// as long as there are others. To each, the bytes that the other paths deliver before its next packet arrives; zero to the
-/// one whose next packet arrives first.
-pub(super) fn carried_by_others(now: Instant, paths: &PathManager) -> BTreeMap<PathId, u64> {
+/// Those that are up, without those whose bytes are limited as long as there are others.
+fn usable(paths: &PathManager) -> impl Iterator<Item = &Path> {
     let up = || paths.iter().filter(|path| path.is_up());
     let has_unlimited = up().any(|path| !path.is_limited());
-    let usable = up().filter(|path| !(has_unlimited && path.is_limited()));
-    let usable: Vec<SpreadPath> = usable.map(|path| SpreadPath::new(now, path)).collect();
+    up().filter(move |path| !(has_unlimited && path.is_limited()))
+}
+
+/// The paths by which flows of IP packets may leave.
+pub(super) fn flow_choices(
+    now: Instant,
+    paths: &PathManager,
+    tenants: &Tenants,
+) -> Vec<FlowChoice> {
+    let choice = |path: &Path| {
+        let path_now = SpreadPath::new(now, path);
+        let waiting = ByteCount::new(tenants.waiting_bytes(path.id()));
+        FlowChoice {
+            path: path.id(),
+            arrival: path_now.arrival() + path_now.rate.transmission_time_ceil(waiting),
+            rate: path_now.rate,
+        }
+    };
+    usable(paths).map(choice).collect()
+}
+
+/// The paths by which items of spread applications leave. To each, the bytes that the other paths deliver before its next packet arrives; zero to the
+/// one whose next packet arrives first.
+pub(super) fn carried_by_others(now: Instant, paths: &PathManager) -> BTreeMap<PathId, u64> {
+    let usable: Vec<SpreadPath> = usable(paths)
+        .map(|path| SpreadPath::new(now, path))
+        .collect();
     let first = usable.iter().min_by_key(|path| path.arrival());
     let first = first.map(|path| path.id);
     let carried_by_others = |path: &SpreadPath| {

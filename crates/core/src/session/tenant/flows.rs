@@ -12,7 +12,7 @@ use super::codel::{Codel, CodelDecision};
 use crate::id::AppId;
 
 /// Queues that flows are spread over by their hash (RFC 8290 §5.2.4).
-const FLOWS: u32 = 1024;
+pub(super) const FLOWS: u32 = 1024;
 /// Bytes that a flow may send in its turn (RFC 8290 §5.2.3).
 const QUANTUM: i64 = 1514;
 /// Packets that one overflow takes from the longest flow at most: looking for it costs more than
@@ -153,6 +153,18 @@ impl Flows {
         assert_eq!(self.cost, cost, "memory of flows");
         let listed = self.fresh.len() + self.old.len();
         assert_eq!(self.flows.len(), listed, "every flow takes turns");
+    }
+
+    /// Takes what waits of one flow, the oldest first.
+    pub(super) fn take_flow(&mut self, bucket: u32) -> Vec<QueuedPacket> {
+        let Some(flow) = self.flows.remove(&bucket) else {
+            return Vec::new();
+        };
+        self.cost -= flow.bytes;
+        for list in [&mut self.fresh, &mut self.old] {
+            list.retain(|listed| *listed != bucket);
+        }
+        flow.packets.into()
     }
 
     /// Everything that waits, in no particular order.

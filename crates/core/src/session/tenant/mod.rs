@@ -158,6 +158,20 @@ impl SchedulerGrant {
     }
 }
 
+/// A flow of a tenant's IP packets, or several that share a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct FlowKey {
+    tenant: TenantId,
+    bucket: u32,
+}
+
+impl FlowKey {
+    pub(crate) fn new(tenant: TenantId, flow_hash: u32) -> Self {
+        let bucket = flow_hash % flows::FLOWS;
+        Self { tenant, bucket }
+    }
+}
+
 /// An IP packet that leaves.
 #[derive(Debug)]
 pub(crate) struct Leaving {
@@ -672,6 +686,27 @@ impl Tenants {
                 Some(to) => self.enqueue(now, to, id, queued),
                 None => self.count_drop(id, |drops| drops.no_path += 1),
             }
+        }
+    }
+
+    /// What waits of a flow for `from` waits for `to` from now on. What has begun to leave stays.
+    pub(crate) fn move_flow(&mut self, now: Instant, key: FlowKey, from: PathId, to: PathMtu) {
+        let Some(path_tenants) = self.paths.get_mut(&from) else {
+            return;
+        };
+        let Some(tenant_path) = path_tenants.tenant_paths.get_mut(&key.tenant) else {
+            return;
+        };
+        let before = tenant_path.cost();
+        let moving = tenant_path.flows.take_flow(key.bucket);
+        let taken = before - tenant_path.cost();
+        path_tenants.cost -= taken;
+        self.cost -= taken;
+        if let Some(tenant) = self.tenants.get_mut(&key.tenant) {
+            tenant.cost -= taken;
+        }
+        for queued in moving {
+            self.enqueue(now, to, key.tenant, queued);
         }
     }
 

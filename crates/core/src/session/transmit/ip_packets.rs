@@ -76,6 +76,8 @@ impl Session {
             false => Some(first.len),
         };
         let mut is_first = !first_frame.is_part;
+        let are_counted = self.scheduler.queues().has_spread_apps();
+        let mut counted = Vec::new();
         let tenants = self.scheduler.tenants_mut();
         while next.is_some_and(|len| buf.bytes.len() + frame_len(grant, len) <= end) {
             let Some(leaving) = tenants.take(id, grant.tenant) else {
@@ -93,8 +95,16 @@ impl Session {
                 data: &leaving.data,
             }
             .encode(&mut buf.bytes);
+            if are_counted {
+                counted.push((leaving.app, leaving.data.len() as u64));
+            }
             buf.spare.push(leaving.data);
             next = tenants.next_of(now, id, grant);
+        }
+        for (app, bytes) in counted {
+            self.scheduler
+                .queues_mut()
+                .on_app_bytes_sent(app, id, bytes);
         }
         let len = buf.bytes.len() - start + TAG_LEN;
         self.scheduler
