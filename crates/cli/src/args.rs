@@ -468,6 +468,8 @@ pub(crate) enum Show {
     /// Tenants: device, weight, windows per path, what was dropped
     #[command(mut_arg("name", |name| name.add(names::tenants())))]
     Tenant(ShowOne),
+    /// At a branch, the other sites: direct or by the hub, and why
+    Network(ShowAll),
     /// Clients of the message socket on other hosts: address, messages, what was refused
     Client(ShowOne),
     /// The egress suite's daemon: neighbours, egress peers, routes
@@ -485,6 +487,12 @@ pub(crate) struct ShowEgress {
     /// Print metrics in the OpenMetrics text format instead
     #[arg(long, conflicts_with = "json")]
     pub(crate) metrics: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ShowAll {
+    #[command(flatten)]
+    pub(crate) query: Query,
 }
 
 #[derive(Args, Debug)]

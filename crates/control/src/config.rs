@@ -308,6 +308,8 @@ pub enum PeerOrigin {
     Site,
     /// The second hub of the network, by the registry.
     SecondHub,
+    /// Another branch of the network, which the hub has introduced.
+    Direct,
     /// The provisional key of an invitation. It has neither applications nor tenants.
     Invitation,
 }
@@ -679,6 +681,12 @@ impl Name {
     pub(crate) fn of(what: &str, whose: &str) -> Self {
         debug_assert!(what.len() + whose.len() < NAME_BYTES_MAX);
         Self(format!("{what}@{whose}"))
+    }
+
+    /// `what@one@two`, which no name of a file is; `None`: it has more than [`NAME_BYTES_MAX`] bytes.
+    pub(crate) fn of_pair(what: &str, one: &str, two: &str) -> Option<Self> {
+        let name = format!("{what}@{one}@{two}");
+        (name.len() <= NAME_BYTES_MAX).then_some(Self(name))
     }
 }
 

@@ -45,9 +45,31 @@ pub enum Document {
     RegistryCopy(Box<Replica>),
     /// From one hub to the other: which sites have a session with it.
     SitesUp(SitesUp),
+    /// From a branch to a hub: it has packets for another site.
+    DirectWanted(DirectWanted),
+    /// From a hub to two branches: each may begin a session with the other.
+    Direct(Box<Direct>),
     /// Of a newer release.
     #[serde(other)]
     Unknown,
+}
+
+/// Which other site a branch has packets for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirectWanted {
+    pub site: Name,
+}
+
+/// What one branch needs for a session with another, beside its key, which the registry has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Direct {
+    /// The other one.
+    pub site: Name,
+    /// Drawn by the hub for these two and this time.
+    #[serde(with = "texts::preshared_key")]
+    pub preshared_key: PresharedKey,
+    /// Where the hub sees it.
+    pub endpoint: Vec<std::net::SocketAddr>,
 }
 
 /// The sites that have a session with a hub.

@@ -10,6 +10,7 @@ mod event;
 mod history;
 mod lines;
 mod message_client;
+mod network;
 mod snapshot;
 mod tenant;
 #[cfg(test)]
@@ -30,6 +31,7 @@ pub use self::{
     },
     lines::{LineDecoder, LineError, encode_line},
     message_client::{MessageClientSnapshot, MessageClients},
+    network::{NetworkSiteSnapshot, NetworkSnapshot, SiteRoute},
     snapshot::{
         AggregationChange, AggregationParameters, AggregationSnapshot, AppSnapshot, AssignedBy,
         Candidate, DelaySummary, DelayTerms, ExcessLossSnapshot, Explanation, FecSnapshot,
@@ -90,6 +92,8 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
     },
+    /// The other sites of a branch's network. Answer: [`Response::Network`].
+    ShowNetwork {},
     /// Clients of the message socket on other hosts. Answer: [`Response::MessageClients`].
     ShowMessageClient {
         /// Only the client of this name; absent: all.
@@ -179,6 +183,8 @@ pub enum Response {
         /// By name.
         tenants: Vec<TenantSnapshot>,
     },
+    /// To [`Request::ShowNetwork`].
+    Network(NetworkSnapshot),
     /// To [`Request::ShowMessageClient`].
     MessageClients(MessageClients),
     /// To [`Request::History`] of a path.

@@ -84,6 +84,7 @@ impl Gateway {
                 self.check()?;
                 self.follow_registry();
                 self.retry_pushes()?;
+                self.follow_direct()?;
                 self.end_idle_traces()?;
                 self.retry_uplinks();
                 self.tenants.repair(&self.config, &self.data)?;
@@ -273,6 +274,10 @@ impl Gateway {
                         self.publish(kind);
                     }
                 }
+                Report::Destination {
+                    tenant,
+                    destination,
+                } => self.on_destination(tenant, destination)?,
                 Report::NetworkDocument { peer, id, bytes } => {
                     self.on_network_document(peer, id, &bytes)?;
                 }
@@ -303,6 +308,14 @@ impl Gateway {
             return self.on_paths_wanted(*peer, *socket, *paths);
         }
         self.sites.on_event(event);
+        if let keiro_core::Event::PeerDown {
+            peer,
+            closed_by_peer: true,
+        } = event
+            && let Some(name) = self.active.peer_name(*peer)
+        {
+            self.sites.direct.on_closed(Stopwatch::now(), name);
+        }
         let (config, plan, input) = (&self.config, &self.planning.plan, &self.planning.input);
         let path_ids = self.active.path_ids();
         let numbers = |moved: &AppMove<'_>| {

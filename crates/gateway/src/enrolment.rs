@@ -352,7 +352,7 @@ fn unix_seconds() -> u64 {
     since_epoch.map_or(0, |since_epoch| since_epoch.as_secs())
 }
 
-fn random() -> anyhow::Result<[u8; 32]> {
+pub(crate) fn random() -> anyhow::Result<[u8; 32]> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).context("the system gives no random numbers")?;
     Ok(bytes)

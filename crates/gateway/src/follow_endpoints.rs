@@ -50,7 +50,7 @@ impl Gateway {
 }
 
 /// This machine's addresses; none, if they cannot be listed.
-fn own_addresses() -> Vec<IpAddr> {
+pub(crate) fn own_addresses() -> Vec<IpAddr> {
     let all = interface::addresses().unwrap_or_default();
     all.into_iter().map(|entry| entry.address).collect()
 }

@@ -211,7 +211,16 @@ impl Gateway {
             verdict.is_some_and(|verdict| verdict.met)
         };
         let peers = self.config.peers.iter();
-        let expected = peers.filter(|peer| peer.origin != config::PeerOrigin::Invitation);
+        let is_expected = |peer: &&config::Peer| match peer.origin {
+            config::PeerOrigin::Written
+            | config::PeerOrigin::Site
+            | config::PeerOrigin::SecondHub => true,
+            // Translators may not let another branch in.
+            config::PeerOrigin::Direct => self.is_peer_up(&peer.name),
+            // Who is invited may never come.
+            config::PeerOrigin::Invitation => false,
+        };
+        let expected = peers.filter(is_expected);
         let paths: usize = expected
             .map(|peer| self.active.paths_to(peer.name.as_str()))
             .sum();

@@ -8,6 +8,7 @@ mod core_config;
 mod daemon;
 mod data;
 mod diagnosis;
+mod direct;
 mod endpoints;
 mod enrolment;
 mod epoll_token;

@@ -141,6 +141,11 @@ impl Gateway {
                 Ok(self.on_registry_copy(*replica))
             }
             Document::SitesUp(up) => Ok(self.on_sites_up(&name, up)),
+            Document::DirectWanted(wanted) if !is_provisional => self.introduce(&name, &wanted),
+            Document::Direct(direct) => Ok(match self.hub_of_this(index) {
+                Some(_) => self.on_introduced(*direct),
+                None => Some(RefusalReason::Other),
+            }),
             Document::Unknown => {
                 self.counts.documents.unknown += 1;
                 Ok(None)
@@ -149,6 +154,7 @@ impl Gateway {
             Document::Enrol(_)
             | Document::Enrolled(_)
             | Document::EnrolRefused(_)
+            | Document::DirectWanted(_)
             | Document::RegistryCopy(_) => Ok(Some(RefusalReason::Other)),
         }
     }

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::SystemTime};
 
 use keiro_control::{
     ConfigError,
-    config::{Config, ConfigDiff, Found, Local, Name},
+    config::{Config, ConfigDiff, Found, Local, Name, PeerOrigin},
     key,
     protocol::{DownReason, ErrorCode, ErrorResponse, EventKind},
 };
@@ -168,6 +168,7 @@ impl Gateway {
         let is_own_key = self.is_own_key(&config);
         self.config_file.running.follow(&config, is_own_key);
         let warnings = config.warnings().iter().map(ToString::to_string).collect();
+        let never_up = self.direct_sessions_that_are_down();
         self.config = config;
         self.followed = found.clone();
         self.active.follow_paths(&self.config);
@@ -196,6 +197,9 @@ impl Gateway {
             .apply(&self.config, prepared, &preferences, &self.data);
         for peer in removed? {
             self.status.forget_peer(&peer);
+            if never_up.contains(&peer) {
+                continue;
+            }
             let reason = DownReason::Removed;
             self.publish(EventKind::PeerDown { peer, reason });
         }
@@ -218,6 +222,14 @@ impl Gateway {
             problems,
             warnings,
         })
+    }
+
+    /// Names of sites to which there is a direct session that is not up; that it goes is no event.
+    fn direct_sessions_that_are_down(&self) -> BTreeSet<String> {
+        let peers = self.config.peers.iter();
+        let down =
+            peers.filter(|peer| peer.origin == PeerOrigin::Direct && !self.is_peer_up(&peer.name));
+        down.map(|peer| peer.name.to_string()).collect()
     }
 
     /// The configuration that the file has now.

@@ -28,6 +28,7 @@ impl Gateway {
             Request::ShowApp { name } => self.show_apps(name.as_deref()),
             Request::ShowPeer { name } => self.show_peers(name.as_deref()),
             Request::ShowTenant { name } => self.show_tenants(name.as_deref()),
+            Request::ShowNetwork {} => self.network().map(Response::Network),
             Request::ShowMessageClient { name } => self.show_message_clients(name.as_deref()),
             Request::History {
                 kind,

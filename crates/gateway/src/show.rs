@@ -189,7 +189,10 @@ impl<'a> View<'a> {
     pub(crate) fn status(&self) -> StatusSnapshot {
         let gateway = self.gateway;
         let config = &gateway.config;
-        let (paths, peers, apps) = (self.paths(), self.peers(), self.apps());
+        let (mut paths, mut peers, apps) = (self.paths(), self.peers(), self.apps());
+        // Translators may not let another branch in, which is no fault.
+        peers.retain(|peer| !peer.direct || peer.state == PeerState::Up);
+        paths.retain(|path| peers.iter().any(|peer| peer.name == path.peer));
         let (model, model_why) = self.model(&apps);
         let count = |count: usize| count as u64;
         StatusSnapshot {
@@ -533,6 +536,7 @@ impl<'a> View<'a> {
                 .map(str::to_owned)
                 .collect(),
             up_at_other_hub: self.gateway.sites.is_up_at_other_hub(peer),
+            direct: peer.origin == PeerOrigin::Direct,
             dropped_packets: dropped
                 .map(|(reason, count)| (reason.to_owned(), count))
                 .collect(),

@@ -5,6 +5,7 @@
 //! like a reload, so that only what changed is touched. One that is wrong is reported, and the last good one stays in
 //! force.
 
+pub(crate) mod direct_sites;
 mod pushes;
 mod seen;
 
@@ -16,16 +17,17 @@ use std::{
 
 use keiro_control::{
     ConfigError, PublicKey,
-    config::{Config, Found, Membership, Name, Peer, PeerOrigin},
-    network::{NetworkState, PublicRegistry, Registry, Replica, SITES_MAX},
+    config::{Config, ConfigDiff, Found, Membership, Name, Peer, PeerOrigin},
+    network::{DirectSite, NetworkState, PublicRegistry, Registry, Replica, SITES_MAX},
     network_channel::{Document, SitesUp},
     protocol::EventKind,
 };
 use keiro_core::{AppId, Event, PeerId, RefusalReason};
 
-use self::{pushes::Pushes, seen::SeenSites};
+use self::{direct_sites::DirectSites, pushes::Pushes, seen::SeenSites};
 use crate::{
     data::command::DataThreadGone,
+    direct::Introductions,
     enrolment::{Requests, connected_networks},
     follow_uplinks::look,
     gateway::Gateway,
@@ -53,6 +55,10 @@ pub(crate) struct Sites {
     pushes: Pushes,
     /// Of two hubs, which sites each has.
     seen: SeenSites,
+    /// At a branch, sessions with other branches.
+    pub(crate) direct: DirectSites,
+    /// At a hub, what was done for such sessions.
+    pub(crate) introductions: Introductions,
 }
 
 /// By which a changed file is noticed: a file that is replaced is another one.
@@ -84,6 +90,8 @@ impl Sites {
             revision: 0,
             pushes: Pushes::default(),
             seen: SeenSites::default(),
+            direct: DirectSites::default(),
+            introductions: Introductions::default(),
         };
         let prepared = sites.prepare(sites.of_file.clone())?;
         sites.take(prepared);
@@ -123,6 +131,7 @@ impl Sites {
             of_file,
             state,
             read,
+            direct: self.direct.wanted(),
         })
     }
 
@@ -131,6 +140,7 @@ impl Sites {
             of_file,
             state,
             read,
+            direct: _,
         } = prepared;
         // What the hub's own file says of the tenant is a part of what sites get.
         if state != self.state || !self.of_file.diff(&of_file).tenants.is_nothing() {
@@ -142,6 +152,10 @@ impl Sites {
         }
         (self.of_file, self.state, self.read) = (of_file, state, read);
         self.rejected = None;
+        self.direct.retain(|name| match &self.state {
+            NetworkState::Branch(registry) => registry.direct_key(name).ok(),
+            NetworkState::Hub(_) | NetworkState::SecondHub(_) | NetworkState::Nothing => None,
+        });
     }
 
     /// Why the registry as it is now is not in force; `None`: it is.
@@ -154,9 +168,18 @@ impl Sites {
         &self.of_file
     }
 
+    pub(crate) fn state(&self) -> &NetworkState {
+        &self.state
+    }
+
+    /// Whether a peer is up.
+    pub(crate) fn is_up(&self, peer: PeerId) -> bool {
+        self.seen.is_up(peer)
+    }
+
     /// The configuration with the sites.
     pub(crate) fn config(&self) -> Config {
-        self.state.applied_to(&self.of_file)
+        with_sites(&self.of_file, &self.state, &self.direct.wanted())
     }
 
     /// A peer has come up or gone down.
@@ -236,12 +259,22 @@ pub(crate) struct PreparedSites {
     of_file: Config,
     state: NetworkState,
     read: Option<FileState>,
+    direct: Vec<DirectSite>,
 }
 
 impl PreparedSites {
     /// The configuration with the sites.
     pub(crate) fn config(&self) -> Config {
-        self.state.applied_to(&self.of_file)
+        with_sites(&self.of_file, &self.state, &self.direct)
+    }
+}
+
+/// A configuration with the sites of its network, and at a branch with those that it has sessions with.
+fn with_sites(of_file: &Config, state: &NetworkState, direct: &[DirectSite]) -> Config {
+    let config = state.applied_to(of_file);
+    match state {
+        NetworkState::Branch(registry) => config.with_direct_sites(registry, direct),
+        NetworkState::Hub(_) | NetworkState::SecondHub(_) | NetworkState::Nothing => config,
     }
 }
 
@@ -292,10 +325,12 @@ impl Gateway {
         if !self.sites.is_due() {
             if let Some(state) = self.sites.retry.take() {
                 let (of_file, read) = (self.sites.of_file.clone(), self.sites.read);
+                let direct = self.sites.direct.wanted();
                 self.adopt_and_keep(PreparedSites {
                     of_file,
                     state,
                     read,
+                    direct,
                 });
             }
             return;
@@ -357,10 +392,18 @@ impl Gateway {
             return None;
         }
         let is_news = known.is_none_or(|known| !registry.says_the_same(known));
+        let other_keys = known.map_or(Vec::new(), |known| registry.other_keys_than(known));
+        for site in other_keys {
+            tracing::warn!(
+                "site `{site}` has another public key: it has been replaced, or the hub gives a false one; direct \
+                 sessions trust the keys that the hub gives"
+            );
+        }
         let prepared = PreparedSites {
             of_file: self.sites.of_file.clone(),
             state: NetworkState::Branch(Box::new(registry.clone())),
             read: None,
+            direct: self.sites.direct.wanted(),
         };
         self.sites.retry = None;
         match is_news {
@@ -393,6 +436,7 @@ impl Gateway {
             of_file: self.sites.of_file.clone(),
             state: NetworkState::SecondHub(Box::new(replica)),
             read: None,
+            direct: Vec::new(),
         };
         self.sites.retry = None;
         match is_known {
@@ -415,16 +459,32 @@ impl Gateway {
         None
     }
 
+    /// Lets the configuration of a branch follow its sessions with other sites. Whether it does.
+    pub(crate) fn adopt_direct(&mut self) -> bool {
+        let prepared = PreparedSites {
+            of_file: self.sites.of_file.clone(),
+            state: self.sites.state.clone(),
+            read: self.sites.read,
+            direct: self.sites.direct.wanted(),
+        };
+        // What waits to be applied is still to be.
+        let retry = self.sites.retry.take();
+        // Its events are those of the peer.
+        let is_adopted = self.put_in_force(prepared).is_some();
+        self.sites.retry = retry;
+        is_adopted
+    }
+
     /// Sends the other hub which sites this one has, if it does not know.
     fn push_sites_up(&mut self) -> Result<(), DataThreadGone> {
+        let there = self.active.peer_ids().collect();
+        self.sites.seen.retain(&there);
         let Some(other) = self.sites.other_hub().map(Name::to_string) else {
             return Ok(());
         };
         let Some(other_id) = self.active.peer_id(&other) else {
             return Ok(());
         };
-        let there = self.active.peer_ids().collect();
-        self.sites.seen.retain(&there);
         let peers = self.config.peers.iter();
         let sites = peers.filter(|peer| peer.origin == PeerOrigin::Site);
         let is_up = |peer: &&Peer| {
@@ -495,6 +555,18 @@ impl Gateway {
 
     /// Whether they are in force now.
     fn adopt_sites(&mut self, prepared: PreparedSites) -> bool {
+        let Some(changes) = self.put_in_force(prepared) else {
+            return false;
+        };
+        if !changes.is_empty() {
+            self.publish(EventKind::Reloaded { changes });
+        }
+        self.publish_device_events();
+        true
+    }
+
+    /// What has changed in the configuration; `None`: they cannot be applied.
+    fn put_in_force(&mut self, prepared: PreparedSites) -> Option<Box<ConfigDiff>> {
         let written = prepared.config();
         match self.try_adopt_sites(&written) {
             Ok(Reloaded {
@@ -504,11 +576,7 @@ impl Gateway {
                 for problem in problems {
                     tracing::error!("{problem}");
                 }
-                if !changes.is_empty() {
-                    self.publish(EventKind::Reloaded { changes });
-                }
-                self.publish_device_events();
-                true
+                Some(changes)
             }
             Err(error) => {
                 self.sites.read = prepared.read;
@@ -517,7 +585,7 @@ impl Gateway {
                 self.sites.retry = (!is_at_fault(&written, own)).then_some(prepared.state);
                 let text = format!("{error:#}");
                 self.reject_sites(text.clone(), 1, text);
-                false
+                None
             }
         }
     }

@@ -18,7 +18,7 @@ use std::{
 use anyhow::Context;
 use ipnet::IpNet;
 use keiro_control::{
-    config::{Config, Tenant, TenantRule},
+    config::{Config, Membership, Tenant, TenantRule},
     protocol::EventKind,
 };
 use keiro_core::{AppId, TenantConfig, TenantId};
@@ -482,6 +482,7 @@ fn setup(config: &Config, tenant: &Tenant, device: u64, active: &Active) -> Tena
         let peer = PeerSetup {
             prefixes: of.prefixes.clone(),
             backup_prefixes: of.backup_prefixes.clone(),
+            is_direct: of.is_direct,
             transit: of.transit,
             app: app_id(of.app),
             rules: rules
@@ -505,6 +506,7 @@ fn setup(config: &Config, tenant: &Tenant, device: u64, active: &Active) -> Tena
         mtu: u16::try_from(tenant.mtu.get()).unwrap_or(u16::MAX),
         icmp_source_v6: v6,
         own: tenant.prefixes.clone(),
+        notes_destinations: matches!(config.network, Some(Membership::Branch { .. })),
         peers,
     }
 }

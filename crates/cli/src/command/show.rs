@@ -5,6 +5,7 @@ mod app;
 mod client;
 mod explanation;
 mod history;
+mod network;
 mod path;
 mod peer;
 mod tenant;
@@ -54,6 +55,7 @@ pub(super) fn show_one(args: &args::Show) -> Result<(), Failure> {
             &measured.one
         }
         args::Show::Peer(one) | args::Show::Tenant(one) | args::Show::Client(one) => one,
+        args::Show::Network(all) => return network::show_network(&all.query),
         args::Show::Egress(args) => return super::egress::show(args),
     };
     let (name, query) = (one.name.clone(), &one.query);
@@ -63,8 +65,10 @@ pub(super) fn show_one(args: &args::Show) -> Result<(), Failure> {
         args::Show::App(_) => Request::ShowApp { name },
         args::Show::Peer(_) => Request::ShowPeer { name },
         args::Show::Client(_) => Request::ShowMessageClient { name },
-        // It has returned above.
-        args::Show::Tenant(_) | args::Show::Egress(_) => Request::ShowTenant { name },
+        // The other two have returned above.
+        args::Show::Tenant(_) | args::Show::Network(_) | args::Show::Egress(_) => {
+            Request::ShowTenant { name }
+        }
     };
     match ask(&query.socket, &request)? {
         Response::Paths { paths } => show(query, &paths, |paths| match single {

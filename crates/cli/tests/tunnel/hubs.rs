@@ -97,6 +97,7 @@ impl Network {
     fn start() -> Self {
         let mut world = World::new(TOPOLOGY);
         world.start_hub();
+        world.keep_packets_with_hubs();
         let second = ["osaka", "--second-hub", "203.0.113.34:7600"];
         let osaka = joined(&mut world, &second);
         let branches = ["tokyo", "kobe"].map(|name| joined(&mut world, &[name]));
@@ -142,60 +143,6 @@ impl Network {
         })
     }
 
-    /// Asks shelf for an echo every 20 ms from desk while `disturb` runs; the times between answers.
-    fn gaps_during(&self, disturb: impl FnOnce()) -> Gaps {
-        let bound = |host: &str, at: SocketAddr| {
-            let host = self.world.lab.host(host).expect("a host");
-            let socket = host.run(move || UdpSocket::bind(at).expect("bound"));
-            let socket = socket.expect("in the host");
-            let wait = Some(Duration::from_millis(100));
-            socket.set_read_timeout(wait).expect("set");
-            socket
-        };
-        let desk = bound("desk", SocketAddr::from(([10, 1, 0, 10], 0)));
-        let shelf = bound("shelf", SHELF);
-        let over = AtomicBool::new(false);
-        let is_over = || over.load(Ordering::Relaxed);
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                let mut buffer = [0; 16];
-                while !is_over() {
-                    if let Ok((length, from)) = shelf.recv_from(&mut buffer) {
-                        let _ = shelf.send_to(&buffer[..length], from);
-                    }
-                }
-            });
-            let sending = scope.spawn(|| {
-                let mut sent = 0_u64;
-                while !is_over() {
-                    let _ = desk.send_to(&sent.to_be_bytes(), SHELF);
-                    sent += 1;
-                    thread::sleep(PROBE_EVERY);
-                }
-                sent
-            });
-            let receiving = scope.spawn(|| {
-                let (mut answers, mut buffer) = (Vec::new(), [0; 16]);
-                while !is_over() {
-                    if desk.recv(&mut buffer).is_ok() {
-                        answers.push(Instant::now());
-                    }
-                }
-                answers
-            });
-            disturb();
-            over.store(true, Ordering::Relaxed);
-            let sent = sending.join().expect("it ends");
-            let answers = receiving.join().expect("it ends");
-            let gaps = answers.windows(2).map(|pair| pair[1] - pair[0]);
-            Gaps {
-                longest: gaps.max().unwrap_or(Duration::MAX),
-                lost: sent.saturating_sub(answers.len() as u64),
-                sent,
-            }
-        })
-    }
-
     /// Waits until this gateway's tenant has passed on more packets.
     fn await_transit(&self, site: &Site, what: &str) {
         let before = self.counter(site, "transit_packets");
@@ -205,15 +152,69 @@ impl Network {
     }
 }
 
+/// Asks shelf for an echo every 20 ms from desk while `disturb` runs; the times between answers.
+pub(crate) fn gaps_during(world: &World, disturb: impl FnOnce()) -> Gaps {
+    let bound = |host: &str, at: SocketAddr| {
+        let host = world.lab.host(host).expect("a host");
+        let socket = host.run(move || UdpSocket::bind(at).expect("bound"));
+        let socket = socket.expect("in the host");
+        let wait = Some(Duration::from_millis(100));
+        socket.set_read_timeout(wait).expect("set");
+        socket
+    };
+    let desk = bound("desk", SocketAddr::from(([10, 1, 0, 10], 0)));
+    let shelf = bound("shelf", SHELF);
+    let over = AtomicBool::new(false);
+    let is_over = || over.load(Ordering::Relaxed);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = [0; 16];
+            while !is_over() {
+                if let Ok((length, from)) = shelf.recv_from(&mut buffer) {
+                    let _ = shelf.send_to(&buffer[..length], from);
+                }
+            }
+        });
+        let sending = scope.spawn(|| {
+            let mut sent = 0_u64;
+            while !is_over() {
+                let _ = desk.send_to(&sent.to_be_bytes(), SHELF);
+                sent += 1;
+                thread::sleep(PROBE_EVERY);
+            }
+            sent
+        });
+        let receiving = scope.spawn(|| {
+            let (mut answers, mut buffer) = (Vec::new(), [0; 16]);
+            while !is_over() {
+                if desk.recv(&mut buffer).is_ok() {
+                    answers.push(Instant::now());
+                }
+            }
+            answers
+        });
+        disturb();
+        over.store(true, Ordering::Relaxed);
+        let sent = sending.join().expect("it ends");
+        let answers = receiving.join().expect("it ends");
+        let gaps = answers.windows(2).map(|pair| pair[1] - pair[0]);
+        Gaps {
+            longest: gaps.max().unwrap_or(Duration::MAX),
+            lost: sent.saturating_sub(answers.len() as u64),
+            sent,
+        }
+    })
+}
+
 #[derive(Debug)]
-struct Gaps {
-    longest: Duration,
-    lost: u64,
+pub(crate) struct Gaps {
+    pub(crate) longest: Duration,
+    pub(crate) lost: u64,
     sent: u64,
 }
 
 impl Gaps {
-    fn print(&self, when: &str) {
+    pub(crate) fn print(&self, when: &str) {
         let Self {
             longest,
             lost,
@@ -234,7 +235,7 @@ fn prints(ran: Ran, parts: &[&str]) {
 }
 
 /// Invites a gateway, which joins and runs on the host of its name.
-fn joined(world: &mut World, invite: &[&str]) -> Site {
+pub(crate) fn joined(world: &mut World, invite: &[&str]) -> Site {
     let host = invite[0];
     let token = world.invite(invite);
     let site = Site::without_key();
@@ -262,7 +263,7 @@ fn transit_moves_to_the_other_hub_within_a_second_of_a_failure() {
     let [tokyo, _] = &network.branches;
     assert_eq!(network.counter(tokyo, "backup_packets"), 0);
     assert_eq!(network.counter(osaka, "transit_packets"), 0);
-    let died = network.gaps_during(|| {
+    let died = gaps_during(world, || {
         network.await_transit(&world.hub, "the first hub passes them on");
         world.sh("hub", "ip link set core down");
         network.await_transit(osaka, "the second hub passes them on");
@@ -282,7 +283,7 @@ fn transit_moves_to_the_other_hub_within_a_second_of_a_failure() {
     let Network { world, .. } = &network;
     world.ping("desk", "10.2.0.10");
     world.ping("desk", "10.5.0.10");
-    let back = network.gaps_during(|| {
+    let back = gaps_during(world, || {
         world.sh(
             "hub",
             "ip link set core up && ip route add default via 203.0.113.1",

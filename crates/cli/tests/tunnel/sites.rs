@@ -181,7 +181,7 @@ impl Network {
             })
             .collect();
         let text = format!(
-            "[network]\ntenant = \"office\"\n[app.ip]\nclass = \"datagram\"\n[site]\n{lines}"
+            "[network]\ntenant = \"office\"\ndirect = false\n[app.ip]\nclass = \"datagram\"\n[site]\n{lines}"
         );
         self.replace_registry(&text);
     }

@@ -315,7 +315,7 @@ fn tenants(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
                 config[peer.app].name.clone(),
             );
             let prefixes = (peer.prefixes.clone(), peer.backup_prefixes.clone());
-            (names, prefixes, peer.transit)
+            (names, prefixes, peer.transit, peer.is_direct)
         });
         let rules = tenant.rules.iter().map(|rule| {
             (

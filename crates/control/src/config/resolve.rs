@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     AutoUplinks, Config, Family, HostName, InterfaceLocal, Local, NAME_BYTES_MAX, Name, PATHS_MAX,
-    Path, PathIndex, PathOrigin, Peer, PeerEndpoint, Withheld,
+    Path, PathIndex, PathOrigin, Peer, PeerEndpoint, PeerOrigin, Withheld,
 };
 
 /// What a configuration leaves open.
@@ -130,7 +130,12 @@ impl Config {
     /// endpoint have it.
     fn choose_families(&mut self, found: &Found) {
         let mut there: Vec<Family> = Vec::new();
-        for peer in &self.peers {
+        // A direct session never takes an uplink away from a hub.
+        let lasting = self
+            .peers
+            .iter()
+            .filter(|peer| peer.origin != PeerOrigin::Direct);
+        for peer in lasting {
             let addresses = addresses(peer, found);
             there.extend(addresses.iter().map(Family::of));
         }

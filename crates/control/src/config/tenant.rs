@@ -126,6 +126,8 @@ pub struct TenantPeer {
     pub prefixes: Vec<IpNet>,
     /// Networks that it leads to as well: taken while no peer that has them in `prefixes` is up.
     pub backup_prefixes: Vec<IpNet>,
+    /// It is taken before others that have the same networks in `prefixes`.
+    pub is_direct: bool,
     /// Others with this flag reach it, and it them, through this gateway.
     pub transit: bool,
     /// Carries packets that no rule matches: of class `datagram`, and of this peer.
@@ -518,6 +520,7 @@ impl Reader<'_> {
                 peer,
                 prefixes: prefixes.value.into_iter().map(|p| p.value).collect(),
                 backup_prefixes: Vec::new(),
+                is_direct: false,
                 transit: false,
                 app,
             });

@@ -43,13 +43,13 @@ enum Over {
 }
 
 /// A peer that is added.
-struct NewPeer {
-    name: Name,
-    origin: PeerOrigin,
-    public_key: PublicKey,
-    preshared_key_file: Option<PathBuf>,
-    preshared_key: Option<PresharedKey>,
-    endpoint: Vec<PeerEndpoint>,
+pub(super) struct NewPeer {
+    pub(super) name: Name,
+    pub(super) origin: PeerOrigin,
+    pub(super) public_key: PublicKey,
+    pub(super) preshared_key_file: Option<PathBuf>,
+    pub(super) preshared_key: Option<PresharedKey>,
+    pub(super) endpoint: Vec<PeerEndpoint>,
 }
 
 impl Config {
@@ -111,6 +111,7 @@ impl Config {
                 peer,
                 prefixes: site.prefixes.clone(),
                 backup_prefixes: Vec::new(),
+                is_direct: false,
                 transit: true,
                 app,
             }));
@@ -182,6 +183,7 @@ impl Config {
             peer,
             prefixes,
             backup_prefixes: sites.copied().collect(),
+            is_direct: false,
             transit: true,
             app,
         });
@@ -261,6 +263,7 @@ impl Config {
                     peer: hub,
                     prefixes: prefixes.clone(),
                     backup_prefixes: backup.clone(),
+                    is_direct: false,
                     transit: false,
                     app,
                 });
@@ -272,6 +275,7 @@ impl Config {
                 peer,
                 prefixes: backup,
                 backup_prefixes: prefixes,
+                is_direct: false,
                 transit: false,
                 app,
             });
@@ -296,11 +300,11 @@ impl Config {
         Some(self.add_peer(peer))
     }
 
-    fn add_peer(&mut self, new: NewPeer) -> PeerIndex {
+    pub(super) fn add_peer(&mut self, new: NewPeer) -> PeerIndex {
         let index = PeerIndex(self.peers.len());
         let reassembly_max = match new.origin {
             PeerOrigin::Invitation => REASSEMBLY_MIN,
-            PeerOrigin::Site | PeerOrigin::SecondHub | PeerOrigin::Written => {
+            PeerOrigin::Site | PeerOrigin::SecondHub | PeerOrigin::Direct | PeerOrigin::Written => {
                 DEFAULT_REASSEMBLY_MAX
             }
         };
@@ -316,6 +320,23 @@ impl Config {
             reassembly_max,
         });
         index
+    }
+
+    /// Adds the applications of a session between two sites under `names`; the one that carries its packets.
+    pub(super) fn add_direct_apps(
+        &mut self,
+        apps: &[(Name, AppNeeds)],
+        names: impl Iterator<Item = Name>,
+        peer: PeerIndex,
+    ) -> Option<AppIndex> {
+        let mut of_packets = None;
+        for ((_, needs), name) in apps_or_default(apps).iter().zip(names) {
+            if of_packets.is_none() && needs.class == Class::Datagram {
+                of_packets = Some(AppIndex(self.apps.len()));
+            }
+            self.apps.push(App::with_needs(name, peer, needs));
+        }
+        of_packets
     }
 
     /// Adds the applications of the link to a site; the one that carries its packets.
@@ -396,7 +417,7 @@ fn is_free(tenant: &Tenant, prefix: &IpNet) -> bool {
 }
 
 /// The applications, with one that takes packets.
-fn apps_or_default(apps: &[(Name, AppNeeds)]) -> Vec<(Name, AppNeeds)> {
+pub(super) fn apps_or_default(apps: &[(Name, AppNeeds)]) -> Vec<(Name, AppNeeds)> {
     let mut apps = apps.to_vec();
     let takes_packets = |(_, needs): &(Name, AppNeeds)| needs.class == Class::Datagram;
     if !apps.iter().any(takes_packets)

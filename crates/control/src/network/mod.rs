@@ -8,6 +8,7 @@
 
 mod addresses;
 mod check;
+mod direct;
 mod edit;
 mod expand;
 mod public;
@@ -27,6 +28,7 @@ use zeroize::Zeroizing;
 
 pub use self::{
     check::{PREFIX_BITS_MIN, PrefixRefusal},
+    direct::{DIRECT_ENDPOINTS_MAX, DirectSite, NotDirect},
     edit::{EditError, RegistryEdit},
     expand::NetworkView,
     public::{
@@ -64,6 +66,8 @@ pub const DEFAULT_APP: &str = "sites";
 pub struct Registry {
     /// The tenant of the gateway's file whose prefixes the sites join.
     pub tenant: Name,
+    /// Branches may have sessions with each other.
+    pub direct: bool,
     /// In the order of the file. The first of class `datagram` carries what no rule gives to another.
     pub apps: Vec<(Name, AppNeeds)>,
     pub sites: BTreeMap<Name, Site>,
@@ -252,6 +256,7 @@ impl fmt::Debug for Origin {
 impl PartialEq for Registry {
     fn eq(&self, other: &Self) -> bool {
         self.tenant == other.tenant
+            && self.direct == other.direct
             && self.apps == other.apps
             && self.sites == other.sites
             && self.second_hub == other.second_hub

@@ -1,4 +1,4 @@
-//! The part of a registry that its sites get: names, prefixes and applications, and no keys.
+//! The part of a registry that its sites get: names, public keys, prefixes and applications, and no secrets.
 
 use std::{
     collections::BTreeMap,
@@ -61,6 +61,9 @@ pub struct PublicRegistry {
     /// Further hubs, through which the same networks are reached. A hub of 0.1.0 sends none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hubs: Vec<PublishedHub>,
+    /// Sites may have sessions with each other. A hub of 0.1.0 does not say so, and helps with none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub direct: bool,
 }
 
 /// A hub beside the one whose key is in the branch's own file. The branch shares the same preshared key with both.
@@ -89,6 +92,13 @@ pub struct NetworkCopy<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublishedSite {
     pub name: Name,
+    /// A hub of 0.1.0 sends none.
+    #[serde(
+        default,
+        with = "as_text::optional",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub public_key: Option<PublicKey>,
     #[serde(with = "as_text")]
     pub prefixes: Vec<IpNet>,
 }
@@ -163,6 +173,7 @@ impl PublicRegistry {
         });
         let sites = registry.sites.iter().map(|(name, site)| PublishedSite {
             name: name.clone(),
+            public_key: Some(site.public_key),
             prefixes: site.prefixes.clone(),
         });
         let apps = registry.apps.iter();
@@ -173,6 +184,7 @@ impl PublicRegistry {
             tenant_id: copy.tenant_id,
             hub_prefixes: copy.hub_prefixes.to_vec(),
             hubs: hubs.collect(),
+            direct: registry.direct,
             sites: sites.collect(),
             apps: apps
                 .map(|(name, needs)| PublishedApp::new(name, needs))
@@ -426,6 +438,32 @@ pub(super) mod as_text {
         {
             let text = String::deserialize(deserializer)?;
             text.parse().map_err(D::Error::custom)
+        }
+    }
+
+    pub(in super::super) mod optional {
+        use super::{Deserialize, Deserializer, Display, Error, FromStr, Serializer};
+
+        pub(in super::super::super) fn serialize<T: Display, S: Serializer>(
+            value: &Option<T>,
+            serializer: S,
+        ) -> Result<S::Ok, S::Error> {
+            match value {
+                Some(value) => serializer.collect_str(value),
+                None => serializer.serialize_none(),
+            }
+        }
+
+        pub(in super::super::super) fn deserialize<'de, T, D>(
+            deserializer: D,
+        ) -> Result<Option<T>, D::Error>
+        where
+            T: FromStr<Err: Display>,
+            D: Deserializer<'de>,
+        {
+            let text = Option::<String>::deserialize(deserializer)?;
+            let value = text.map(|text| text.parse());
+            value.transpose().map_err(D::Error::custom)
         }
     }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use keiro_config::{Located, Report, TableReader, ValueError, shown, string, type_name};
+use keiro_config::{Located, Report, TableReader, ValueError, boolean, shown, string, type_name};
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
@@ -58,6 +58,7 @@ pub(super) fn registry(text: &str, file: &str) -> Result<Registry, ConfigError> 
     let (apps, invitations) = (draft.apps.into_iter(), draft.invitations.into_iter());
     Ok(Registry {
         tenant: tenant.value,
+        direct: draft.direct,
         apps: apps.map(|app| (app.name, app.needs)).collect(),
         sites,
         second_hub,
@@ -76,6 +77,7 @@ pub(super) fn registry(text: &str, file: &str) -> Result<Registry, ConfigError> 
 /// A registry that is being read. An entry that is wrong is missing and has a problem in the report.
 pub(super) struct Draft {
     tenant: Option<Located<Name>>,
+    direct: bool,
     /// In the order of the file.
     pub(super) apps: Vec<DraftApp>,
     pub(super) sites: BTreeMap<Name, (Site, SiteSpans)>,
@@ -117,13 +119,16 @@ fn read(document: &DeTable<'_>, report: &mut Report<'_>) -> Draft {
         let hint = "add [network] with tenant = \"...\", a tenant of the gateway's file";
         report.add(&(0..0), "the registry has no [network]", hint);
     }
+    let mut direct = true;
     let tenant = network.and_then(|mut fields| {
         let tenant = fields.required(report, "tenant", "\"office\"", name);
+        direct = value(fields.optional(report, "direct", boolean)).unwrap_or(true);
         fields.refuse_unknown_keys(report);
         tenant
     });
     let mut draft = Draft {
         tenant,
+        direct,
         apps: Vec::new(),
         sites: BTreeMap::new(),
         second_hub: None,

@@ -390,6 +390,9 @@ pub struct PeerSnapshot {
     /// said so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub up_at_other_hub: Option<bool>,
+    /// At a branch: it is another site, and the session passes no hub.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub direct: bool,
     /// Packets from its addresses that were dropped, by reason.
     pub dropped_packets: BTreeMap<String, u64>,
 }

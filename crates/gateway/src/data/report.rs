@@ -1,6 +1,7 @@
 //! What the data thread reports to the control thread without being asked.
 
 use std::{
+    net::IpAddr,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -34,6 +35,11 @@ pub(crate) enum Report {
     PrefixMismatch {
         tenant: TenantId,
         mismatch: PrefixMismatch,
+    },
+    /// At a branch of a network, a tenant has packets for this address.
+    Destination {
+        tenant: TenantId,
+        destination: IpAddr,
     },
     /// A peer has sent a document over the network channel, and waits for
     /// [`super::command::Command::FinishNetworkDocument`].

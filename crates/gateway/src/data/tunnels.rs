@@ -5,6 +5,7 @@
 //! Windows and queues are the core's.
 
 mod counts;
+mod destinations;
 mod device;
 mod next_hops;
 mod prefix_faults;
@@ -52,6 +53,8 @@ pub(crate) struct TenantFigures {
     pub(crate) has_device: bool,
     pub(crate) counts: Counts,
     pub(crate) peers: BTreeMap<PeerId, TenantSnapshot>,
+    /// Peers that packets take before others that lead to the same networks.
+    pub(crate) preferred: BTreeSet<PeerId>,
 }
 
 /// All tenants and their devices.
@@ -192,7 +195,9 @@ impl Tunnels {
         let peers: Vec<PeerId> = tenant.peers.keys().copied().collect();
         for peer in peers {
             tenant.update_max_inner_packet(endpoint, peer);
-            self.next_hops.follow(now, peer, endpoint.is_up(peer));
+            let settle_time = tenant.settle_time(peer);
+            self.next_hops
+                .follow(now, peer, endpoint.is_up(peer), settle_time);
         }
         self.tenants.insert(id, tenant);
     }
@@ -221,13 +226,16 @@ impl Tunnels {
     /// is sent: the MSS of a SYN from there has to fit. Packets take other peers than those that are down.
     pub(crate) fn follow_peers(&mut self, now: Instant, endpoint: &Endpoint) {
         for peer in std::mem::take(&mut self.changed_peers) {
-            let mut is_of_tenant = false;
+            let mut settle_time = None;
             for tenant in self.tenants.values_mut() {
-                is_of_tenant |= tenant.peers.contains_key(&peer);
+                if tenant.peers.contains_key(&peer) {
+                    settle_time = Some(tenant.settle_time(peer));
+                }
                 tenant.update_max_inner_packet(endpoint, peer);
             }
-            if is_of_tenant {
-                self.next_hops.follow(now, peer, endpoint.is_up(peer));
+            if let Some(settle_time) = settle_time {
+                let is_up = endpoint.is_up(peer);
+                self.next_hops.follow(now, peer, is_up, settle_time);
             }
         }
     }
@@ -287,6 +295,13 @@ impl Tunnels {
                     tenant.ingress(&mut context, &mut self.read[..length]);
                     if tenant.faults.has_new() {
                         self.faulty.insert(tenant.setup.config.id);
+                    }
+                    for destination in tenant.destinations.take_new() {
+                        let tenant = tenant.setup.config.id;
+                        reporter.report(Report::Destination {
+                            tenant,
+                            destination,
+                        });
                     }
                 }
                 reads += 1;
@@ -452,6 +467,12 @@ impl Tunnels {
                 has_device: self.devices.contains_key(&tenant.setup.device),
                 counts: tenant.counts.clone(),
                 peers: tenant.peers.keys().filter_map(of_peer).collect(),
+                preferred: tenant
+                    .peers
+                    .keys()
+                    .filter(|peer| self.next_hops.is_preferred(now, **peer))
+                    .copied()
+                    .collect(),
             }
         };
         self.tenants.iter().map(figures).collect()

@@ -323,6 +323,8 @@ impl Joining {
             | Document::Registry(_)
             | Document::RegistryCopy(_)
             | Document::SitesUp(_)
+            | Document::DirectWanted(_)
+            | Document::Direct(_)
             | Document::Unknown => {
                 unreachable!("these are no answers")
             }

@@ -45,6 +45,10 @@ pub(super) fn text(peer: &PeerSnapshot, style: Style) -> String {
             peer.why
         ),
     );
+    if peer.direct {
+        let how = "direct, passes no hub; `keiro show network` says how packets reach each site";
+        fields.add("session", how.to_owned());
+    }
     fields.add("public key", peer.public_key.clone());
     fields.add_stats("", &peer.stats.0);
     let dropped: Vec<String> = peer

@@ -81,6 +81,7 @@ pub(super) fn gather(gathering: &mut Gathering, socket: &Path) -> Result<(), Fai
         ("apps", Request::ShowApp { name: None }),
         ("peers", Request::ShowPeer { name: None }),
         ("tenants", Request::ShowTenant { name: None }),
+        ("network", Request::ShowNetwork {}),
         ("message-clients", Request::ShowMessageClient { name: None }),
         (
             "plan",

@@ -230,11 +230,12 @@ fn without_an_application_one_carries_the_packets() {
 }
 
 #[test]
-fn what_branches_get_has_no_keys_and_is_read_again() {
+fn what_branches_get_has_no_secrets_and_is_read_again() {
     let registry = parsed(&good());
     let sent = published(&registry, "tokyo");
     let json = String::from_utf8(sent.to_json()).expect("text");
-    for number in [1, 2, 3, 11, 12, 13] {
+    // Invitations, and what hub and site share.
+    for number in [3, 11, 12, 13] {
         assert!(!json.contains(&key(number)[..20]), "{json}");
     }
     assert_eq!(PublicRegistry::parse(json.as_bytes()).expect("read"), sent);
@@ -326,6 +327,7 @@ fn what_a_hub_sends_wrongly_is_refused() {
         sites: (0..=SITES_MAX)
             .map(|number| PublishedSite {
                 name: name(&format!("s{number}")),
+                public_key: None,
                 prefixes: Vec::new(),
             })
             .collect(),
@@ -576,4 +578,108 @@ fn a_copy_that_is_older_takes_nothing_back() {
         assert_eq!(found, expected, "{incarnation} {revision}");
     }
     assert!(number(1, 1).copy_follows(None));
+}
+
+fn direct_site(text: &str, endpoint: &[&str]) -> DirectSite {
+    DirectSite {
+        name: name(text),
+        public_key: PublicKey::from_bytes([2; 32]),
+        preshared_key: PresharedKey::from_bytes([50; 32]),
+        endpoint: endpoint.iter().map(|at| at.parse().unwrap()).collect(),
+    }
+}
+
+#[test]
+fn a_session_with_another_site_leads_to_what_is_behind_it_before_the_hub_does() {
+    let registry = parsed(&with_second_hub());
+    let sent = published(&registry, "tokyo");
+    let config = branch("").with_network(&NetworkView::Branch(&sent));
+    let kobe = direct_site("kobe", &["192.0.2.77:7600"]);
+    let direct = config.with_direct_sites(&sent, std::slice::from_ref(&kobe));
+    let behind = direct.tenants[0].peers.last().expect("it is there");
+    assert!(behind.is_direct && !behind.transit);
+    assert_eq!(texts(&behind.prefixes), ["10.2.0.0/24", "fd02::/64"]);
+    let peer = &direct[behind.peer];
+    assert_eq!((peer.origin, peer.endpoint.len()), (PeerOrigin::Direct, 1));
+    // Both call the application alike.
+    assert_eq!(direct[behind.app].name.as_str(), "voice@kobe@tokyo");
+    // All that was there stays, so that nothing else is touched.
+    let diff = config.diff(&direct);
+    assert_eq!(
+        (diff.peers.added, diff.peers.changed),
+        (vec!["kobe".to_owned()], vec![])
+    );
+    // What is no other site, and what has another key than the registry, is left out.
+    let replaced = DirectSite {
+        public_key: PublicKey::from_bytes([97; 32]),
+        ..kobe
+    };
+    for other in [
+        direct_site("tokyo", &[]),
+        direct_site("paris", &[]),
+        replaced,
+    ] {
+        let direct = config.with_direct_sites(&sent, &[other]);
+        assert!(config.diff(&direct).is_empty());
+    }
+}
+
+#[test]
+fn a_registry_or_long_names_keep_packets_with_the_hub() {
+    let text = good();
+    let (kobe, tokyo) = (name("kobe"), name("tokyo"));
+    let permitted = published(&parsed(&text), "tokyo");
+    assert_eq!(
+        permitted.direct_key(&kobe),
+        Ok(PublicKey::from_bytes([2; 32]))
+    );
+    assert_eq!(permitted.direct_key(&tokyo), Err(NotDirect::NoSite));
+    let closed = text.replacen("[network]", "[network]\ndirect = false", 1);
+    let closed = published(&parsed(&closed), "tokyo");
+    assert_eq!(closed.direct_key(&kobe), Err(NotDirect::Registry));
+    // A hub of an earlier release sends neither field.
+    let mut json: serde_json::Value = serde_json::from_slice(&permitted.to_json()).unwrap();
+    json.as_object_mut().unwrap().remove("direct");
+    for site in json["sites"].as_array_mut().unwrap() {
+        site.as_object_mut().unwrap().remove("public_key");
+    }
+    let earlier = PublicRegistry::parse(json.to_string().as_bytes()).unwrap();
+    assert_eq!(earlier.direct_key(&kobe), Err(NotDirect::Registry));
+    let mut long = permitted;
+    for site in &mut long.sites {
+        if site.name == kobe {
+            site.name = name(&"k".repeat(SITE_NAME_BYTES_MAX));
+        }
+    }
+    long.site = name(&"t".repeat(SITE_NAME_BYTES_MAX));
+    let other = name(&"k".repeat(SITE_NAME_BYTES_MAX));
+    assert_eq!(long.direct_key(&other), Err(NotDirect::NameTooLong));
+}
+
+#[test]
+fn addresses_that_no_other_gateway_can_have_are_not_tried() {
+    let sent = published(&parsed(&good()), "tokyo");
+    let config = branch("").with_network(&NetworkView::Branch(&sent));
+    let own = ["198.51.100.7".parse().unwrap()];
+    let claimed = [
+        "127.0.0.1:7600",
+        "224.0.0.1:7600",
+        "255.255.255.255:7600",
+        "0.0.0.0:7600",
+        "169.254.1.1:7600",
+        "[::1]:7600",
+        "[fe80::1]:7600",
+        "[::ffff:127.0.0.1]:7600",
+        "192.0.2.9:0",
+        // This machine, its own network, and one behind the tunnel.
+        "198.51.100.7:22",
+        "10.1.0.9:7600",
+        "10.2.0.9:7600",
+    ];
+    let site = direct_site("kobe", &claimed).with_usable_endpoints(&config, &own);
+    assert_eq!(site.endpoint, []);
+    let good: Vec<String> = (1..9).map(|n| format!("203.0.113.{n}:7600")).collect();
+    let good: Vec<&str> = good.iter().map(String::as_str).collect();
+    let site = direct_site("kobe", &good).with_usable_endpoints(&config, &own);
+    assert_eq!(texts(&site.endpoint), good[..DIRECT_ENDPOINTS_MAX]);
 }

@@ -14,6 +14,9 @@ const HOLD_DOWN_MIN: Duration = Duration::from_secs(10);
 const HOLD_DOWN_MAX: Duration = Duration::from_secs(320);
 /// A peer that has been up for so long has no failures on its account. Ours.
 const PROVEN_AFTER: Duration = Duration::from_secs(600);
+/// How long a direct session must be up before packets take it. Ours: the other end knows the tenant by then, and the
+/// first probes of the MTU are answered.
+pub(super) const DIRECT_SETTLE_TIME: Duration = Duration::from_millis(200);
 
 /// Peers and since when they may be preferred.
 #[derive(Debug, Default)]
@@ -40,8 +43,14 @@ struct PeerHistory {
 }
 
 impl NextHops {
-    /// Notes whether a peer is up.
-    pub(super) fn follow(&mut self, now: Instant, peer: PeerId, is_up: bool) {
+    /// Notes whether a peer is up. Once it is, others that are up are preferred for `settle_time`.
+    pub(super) fn follow(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        is_up: bool,
+        settle_time: Duration,
+    ) {
         let history = self.peers.entry(peer).or_insert(PeerHistory {
             is_up: false,
             up_since: now,
@@ -54,7 +63,7 @@ impl NextHops {
         history.is_up = is_up;
         if is_up {
             history.up_since = now;
-            history.held_until = now + history.hold_down;
+            history.held_until = now + history.hold_down.max(settle_time);
             return;
         }
         let is_proven = now.saturating_duration_since(history.up_since) >= PROVEN_AFTER;
@@ -62,6 +71,12 @@ impl NextHops {
             true => HOLD_DOWN_MIN,
             false => (history.hold_down * 2).clamp(HOLD_DOWN_MIN, HOLD_DOWN_MAX),
         };
+    }
+
+    /// Whether packets take a peer before all that come after it.
+    pub(super) fn is_preferred(&self, now: Instant, peer: PeerId) -> bool {
+        let history = self.peers.get(&peer);
+        history.is_some_and(|of| of.is_up && of.held_until <= now)
     }
 
     /// A peer is removed.
@@ -84,12 +99,7 @@ impl NextHops {
             1 => first,
             _ => {
                 let is_up = |peer: &PeerId| self.peers.get(peer).is_some_and(|of| of.is_up);
-                let is_held = |peer: &PeerId| {
-                    let history = self.peers.get(peer);
-                    history.is_some_and(|of| now < of.held_until)
-                };
-                let mut released = permitted().filter(|peer| is_up(peer) && !is_held(peer));
-                let released = released.next();
+                let released = permitted().find(|peer| self.is_preferred(now, *peer));
                 released
                     .or_else(|| permitted().find(is_up))
                     .unwrap_or(first)
@@ -122,45 +132,59 @@ mod tests {
     fn the_first_that_is_up_is_taken_and_one_that_comes_back_is_held_down() {
         let mut hops = NextHops::default();
         assert_eq!(chosen(&hops, at(0)), FIRST, "senders learn that it is away");
-        hops.follow(at(0), SECOND, true);
+        hops.follow(at(0), SECOND, true, Duration::ZERO);
         assert_eq!(chosen(&hops, at(0)), SECOND);
-        hops.follow(at(1), FIRST, true);
+        hops.follow(at(1), FIRST, true, Duration::ZERO);
         assert_eq!(chosen(&hops, at(1)), FIRST, "it has had no failure");
-        hops.follow(at(100), FIRST, false);
+        hops.follow(at(100), FIRST, false, Duration::ZERO);
         assert_eq!(chosen(&hops, at(100)), SECOND);
-        hops.follow(at(101), FIRST, true);
+        hops.follow(at(101), FIRST, true, Duration::ZERO);
         assert_eq!(chosen(&hops, at(110)), SECOND);
         assert_eq!(chosen(&hops, at(111)), FIRST);
         // What is held down is better than what is away.
-        hops.follow(at(120), FIRST, false);
-        hops.follow(at(121), FIRST, true);
-        hops.follow(at(122), SECOND, false);
+        hops.follow(at(120), FIRST, false, Duration::ZERO);
+        hops.follow(at(121), FIRST, true, Duration::ZERO);
+        hops.follow(at(122), SECOND, false, Duration::ZERO);
         assert_eq!(chosen(&hops, at(122)), FIRST);
     }
 
     #[test]
     fn the_hold_down_doubles_until_a_peer_has_proven_itself() {
         let mut hops = NextHops::default();
-        hops.follow(at(0), SECOND, true);
+        hops.follow(at(0), SECOND, true, Duration::ZERO);
         let mut now = 0;
         for expected in [10, 20, 40, 80, 160, 320, 320] {
-            hops.follow(at(now), FIRST, true);
-            hops.follow(at(now + 1), FIRST, false);
-            hops.follow(at(now + 2), FIRST, true);
+            hops.follow(at(now), FIRST, true, Duration::ZERO);
+            hops.follow(at(now + 1), FIRST, false, Duration::ZERO);
+            hops.follow(at(now + 2), FIRST, true, Duration::ZERO);
             assert_eq!(chosen(&hops, at(now + 1 + expected)), SECOND, "{expected}");
             assert_eq!(chosen(&hops, at(now + 2 + expected)), FIRST, "{expected}");
             now += 400;
         }
-        hops.follow(at(now + 600), FIRST, false);
-        hops.follow(at(now + 601), FIRST, true);
+        hops.follow(at(now + 600), FIRST, false, Duration::ZERO);
+        hops.follow(at(now + 601), FIRST, true, Duration::ZERO);
         assert_eq!(chosen(&hops, at(now + 610)), SECOND);
         assert_eq!(chosen(&hops, at(now + 611)), FIRST);
     }
 
     #[test]
+    fn a_direct_session_is_taken_when_it_has_settled() {
+        let mut hops = NextHops::default();
+        hops.follow(at(0), SECOND, true, Duration::ZERO);
+        hops.follow(at(1), FIRST, true, DIRECT_SETTLE_TIME);
+        assert_eq!(chosen(&hops, at(1)), SECOND);
+        let settled = at(1) + DIRECT_SETTLE_TIME;
+        assert_eq!(chosen(&hops, settled), FIRST);
+        assert!(hops.is_preferred(settled, FIRST) && !hops.is_preferred(at(1), FIRST));
+        // What has not settled is better than what is away.
+        hops.follow(at(1), SECOND, false, Duration::ZERO);
+        assert_eq!(chosen(&hops, at(1)), FIRST);
+    }
+
+    #[test]
     fn only_what_may_be_taken_is() {
         let mut hops = NextHops::default();
-        hops.follow(at(0), FIRST, true);
+        hops.follow(at(0), FIRST, true, Duration::ZERO);
         let choose_by = |hops: &NextHops, candidates: &[PeerId], except: PeerId| {
             let hop = hops.choose(at(0), candidates, |peer| peer != except);
             hop.map(|hop| (hop.peer, hop.is_backup))

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv6Addr},
+    time::Duration,
 };
 
 use ipnet::IpNet;
@@ -21,8 +22,9 @@ use keiro_ip::{
 
 use super::{
     counts::{Counts, ReceivedPackets},
+    destinations::Destinations,
     device::Device,
-    next_hops::{NextHop, NextHops},
+    next_hops::{DIRECT_SETTLE_TIME, NextHop, NextHops},
     prefix_faults::{PrefixFault, PrefixFaults},
 };
 
@@ -38,6 +40,8 @@ pub(crate) struct TenantSetup {
     pub(crate) icmp_source_v6: Option<Ipv6Addr>,
     /// Networks behind this gateway.
     pub(crate) own: Vec<IpNet>,
+    /// Destinations of its packets are reported.
+    pub(crate) notes_destinations: bool,
     pub(crate) peers: BTreeMap<PeerId, PeerSetup>,
 }
 
@@ -47,6 +51,8 @@ pub(crate) struct PeerSetup {
     pub(crate) prefixes: Vec<IpNet>,
     /// Behind another peer, and behind this one too while that one is away.
     pub(crate) backup_prefixes: Vec<IpNet>,
+    /// It is taken before others with the same `prefixes`.
+    pub(crate) is_direct: bool,
     /// It and others with this flag reach each other through this gateway.
     pub(crate) transit: bool,
     /// Takes what no rule matches.
@@ -73,6 +79,7 @@ pub(super) struct Tenant {
     pub(super) counts: Counts,
     pub(super) faults: PrefixFaults,
     pub(super) answers: IcmpLimits,
+    pub(super) destinations: Destinations,
     /// That of the last accepted packet: most that follow are the same.
     last_accepted_flow: Option<AcceptedFlow>,
 }
@@ -184,6 +191,7 @@ impl Tenant {
             counts,
             faults: PrefixFaults::default(),
             answers: IcmpLimits::new(now),
+            destinations: Destinations::default(),
             last_accepted_flow: None,
         }
     }
@@ -238,6 +246,9 @@ impl Tenant {
             return;
         };
         self.counts.stats.ingress_packets += segments.count() as u64 - 1;
+        if self.setup.notes_destinations {
+            self.destinations.note(with.now, header.destination);
+        }
         if hop.is_backup {
             self.counts.stats.backup_packets += segments.count() as u64;
         }
@@ -251,9 +262,23 @@ impl Tenant {
         next_hops: &NextHops,
         destination: IpAddr,
     ) -> Option<NextHop> {
-        match self.locations.longest_match(destination)? {
-            Location::Local => None,
-            Location::Peers(route) => next_hops.choose(now, &self.routes[route.0], |_| true),
+        let route = match self.locations.longest_match(destination)? {
+            Location::Local => return None,
+            Location::Peers(route) => &self.routes[route.0],
+        };
+        let mut hop = next_hops.choose(now, route, |_| true)?;
+        // The first hub is no backup of a direct session.
+        let is_direct = |peer: &&PeerId| self.setup.peers.get(peer).is_some_and(|of| of.is_direct);
+        let is_first_hub = || route.iter().find(|peer| !is_direct(peer)) == Some(&hop.peer);
+        hop.is_backup = hop.is_backup && !is_first_hub();
+        Some(hop)
+    }
+
+    /// How long a peer must be up before packets take it rather than another one.
+    pub(super) fn settle_time(&self, peer: PeerId) -> Duration {
+        match self.setup.peers.get(&peer) {
+            Some(of) if of.is_direct => DIRECT_SETTLE_TIME,
+            Some(_) | None => Duration::ZERO,
         }
     }
 
@@ -517,10 +542,14 @@ impl Tenant {
 /// Where the prefixes of a tenant are, and the lists of peers that lead to them.
 fn locations(setup: &TenantSetup) -> (PrefixTable<Location>, Vec<Vec<PeerId>>) {
     let mut by_prefix: BTreeMap<IpNet, Vec<PeerId>> = BTreeMap::new();
-    let first = setup.peers.iter().map(|(peer, of)| (peer, &of.prefixes));
+    let of = |is_direct: bool| {
+        let peers = setup.peers.iter();
+        let peers = peers.filter(move |(_, of)| of.is_direct == is_direct);
+        peers.map(|(peer, of)| (peer, &of.prefixes))
+    };
     let backup = setup.peers.iter();
     let backup = backup.map(|(peer, of)| (peer, &of.backup_prefixes));
-    for (peer, prefixes) in first.chain(backup) {
+    for (peer, prefixes) in of(true).chain(of(false)).chain(backup) {
         for prefix in prefixes {
             let peers = by_prefix.entry(*prefix).or_default();
             if !peers.contains(peer) {

@@ -19,6 +19,7 @@ fn tenant() -> Tenant {
     let peer = |prefix: &str| PeerSetup {
         prefixes: vec![prefix.parse().unwrap()],
         backup_prefixes: Vec::new(),
+        is_direct: false,
         transit: false,
         app: AppId(1),
         rules: Vec::new(),
@@ -29,6 +30,7 @@ fn tenant() -> Tenant {
         mtu: 1400,
         icmp_source_v6: None,
         own: vec!["10.1.0.0/16".parse().unwrap()],
+        notes_destinations: false,
         peers: BTreeMap::from([(PEER, peer("10.2.0.0/16")), (OTHER, peer("10.3.0.0/16"))]),
     };
     Tenant::new(Instant::ZERO, setup, Counts::default())
@@ -137,7 +139,7 @@ fn packets_of_a_site_go_on_to_another_site_and_to_no_other_peer() {
 fn up(peers: &[PeerId]) -> NextHops {
     let mut hops = NextHops::default();
     for peer in peers {
-        hops.follow(Instant::ZERO, *peer, true);
+        hops.follow(Instant::ZERO, *peer, true, Duration::ZERO);
     }
     hops
 }
@@ -174,6 +176,28 @@ fn a_branch_takes_packets_of_both_hubs_and_sends_to_the_first_that_is_up() {
     // Nor does it pass anything on between its hubs.
     let through = packet([10, 2, 0, 1], [10, 3, 0, 1], 0);
     assert_eq!(passed_on(&mut branch, PEER, 0, &through), None);
+}
+
+#[test]
+fn a_direct_session_comes_before_the_hub_which_is_no_backup_then() {
+    let mut setup = tenant().setup;
+    let behind = setup.peers[&OTHER].prefixes.clone();
+    let hub = setup.peers.get_mut(&PEER).expect("the hub");
+    hub.prefixes.extend(behind);
+    let direct = setup.peers.get_mut(&OTHER).expect("the other site");
+    direct.is_direct = true;
+    let branch = Tenant::new(Instant::ZERO, setup, Counts::default());
+    for (peers, expected) in [
+        (&[PEER, OTHER][..], (OTHER, false)),
+        (&[OTHER], (OTHER, false)),
+        (&[PEER], (PEER, false)),
+    ] {
+        let to = Ipv4Addr::new(10, 3, 0, 1).into();
+        let hop = branch.next_hop(Instant::ZERO, &up(peers), to);
+        let hop = hop.map(|hop| (hop.peer, hop.is_backup));
+        assert_eq!(hop, Some(expected), "{peers:?}");
+    }
+    assert!(branch.settle_time(OTHER) > branch.settle_time(PEER));
 }
 
 #[test]
