@@ -1,6 +1,7 @@
 //! IP packets through two gateways, in namespaces. Needs root and iproute2, and fails without.
 
 mod devices;
+mod direct;
 mod edges;
 mod firewall;
 mod forwarding;
