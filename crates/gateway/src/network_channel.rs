@@ -114,6 +114,10 @@ impl Gateway {
         };
         let peer = &self.config.peers[index];
         let is_provisional = peer.origin == PeerOrigin::Invitation;
+        if peer.origin == PeerOrigin::Direct {
+            // Another branch has nothing to say about the network.
+            return Ok(Some(RefusalReason::Other));
+        }
         let (name, key) = (peer.name.to_string(), peer.public_key);
         if is_provisional && bytes.len() > ENROL_BYTES_MAX {
             return Ok(Some(RefusalReason::Other));

@@ -115,7 +115,7 @@ impl Config {
     }
 
     /// The hubs of the network that this gateway reaches, which are other gateways.
-    fn hubs(&self) -> impl Iterator<Item = &Peer> {
+    pub(crate) fn hubs(&self) -> impl Iterator<Item = &Peer> {
         let first = match self.network {
             Some(Membership::Branch { hub } | Membership::SecondHub { first: hub }) => Some(hub),
             Some(Membership::Hub(_)) | None => None,

@@ -16,6 +16,9 @@ use crate::{
 /// Addresses of one site that are tried; further ones are ignored. Ours: two for each of two uplinks.
 pub const DIRECT_ENDPOINTS_MAX: usize = 4;
 
+/// Addresses of one site that are looked at, whatever a hub sends: each is compared with every prefix of the network.
+const DIRECT_ENDPOINTS_JUDGED_MAX: usize = 16;
+
 /// Another site that a branch may have a session with, which a hub has introduced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectSite {
@@ -56,8 +59,11 @@ impl DirectSite {
             };
             config.tenants.iter().any(of_tenant)
         };
+        // A hub that sends more means no address of the site.
+        self.endpoint.truncate(DIRECT_ENDPOINTS_JUDGED_MAX);
         self.endpoint.retain(|address| {
-            admits(&everywhere, *address, false, is_own) && !is_tunnelled(address.ip())
+            let ip = address.ip().to_canonical();
+            admits(&everywhere, *address, false, is_own) && !is_tunnelled(ip)
         });
         self.endpoint.truncate(DIRECT_ENDPOINTS_MAX);
         self
@@ -136,9 +142,12 @@ impl Config {
         if registry.direct_key(name) != Ok(*public_key) || !self.peers.iter().all(is_other) {
             return;
         }
-        // What the branch does not reach through its hub, it does not reach at all.
+        // What the branch does not reach through a hub, it does not reach at all; what the file has behind another
+        // peer stays there.
+        let hubs: Vec<Name> = self.hubs().map(|hub| hub.name.clone()).collect();
         let peers = &self.tenants[number].peers;
-        let is_reached = |prefix: &&IpNet| peers.iter().any(|of| of.prefixes.contains(prefix));
+        let of_hubs = || peers.iter().filter(|of| hubs.contains(&self[of.peer].name));
+        let is_reached = |prefix: &&IpNet| of_hubs().any(|of| of.prefixes.contains(prefix));
         let prefixes: Vec<_> = site.prefixes.iter().filter(is_reached).copied().collect();
         if prefixes.is_empty() {
             return;

@@ -656,6 +656,24 @@ fn a_registry_or_long_names_keep_packets_with_the_hub() {
     assert_eq!(long.direct_key(&other), Err(NotDirect::NameTooLong));
 }
 
+/// What the file has behind another peer is not taken from it, whatever the registry says.
+#[test]
+fn a_direct_session_takes_no_prefix_from_another_peer() {
+    let more = format!(
+        "[tenant.net.peer.q]\nprefixes = [\"10.2.0.0/24\"]\napp = \"of-q\"\n\
+         [[peer]]\nname = \"q\"\npublic_key = \"{}\"\nendpoint = \"192.0.2.9:7600\"\n\
+         [[app]]\nname = \"of-q\"\nclass = \"datagram\"\npeer = \"q\"\n",
+        key(97)
+    );
+    let sent = published(&parsed(&good()), "tokyo");
+    let config = branch(&more).with_network(&NetworkView::Branch(&sent));
+    let kobe = direct_site("kobe", &["192.0.2.77:7600"]);
+    let direct = config.with_direct_sites(&sent, &[kobe]);
+    let of_kobe = direct.tenants[0].peers.iter().filter(|of| of.is_direct);
+    let of_kobe: Vec<_> = of_kobe.map(|of| texts(&of.prefixes)).collect();
+    assert_eq!(of_kobe, [["fd02::/64"]]);
+}
+
 #[test]
 fn addresses_that_no_other_gateway_can_have_are_not_tried() {
     let sent = published(&parsed(&good()), "tokyo");
