@@ -314,8 +314,8 @@ pub struct AppConfig {
     pub lifetime: Option<Duration>,
     /// Paths in order of preference; the first that is up is used. Paths not named follow.
     pub paths: Vec<PathId>,
-    /// Each part of what it sends takes the path by which it arrives first, of those in `paths`, or of all if these are
-    /// down. IP packets do not.
+    /// Each part of what it sends takes the path by which it arrives first, of all that are up and not limited, whatever
+    /// `paths` prefers; each flow of its IP packets takes one.
     pub is_spread: bool,
     /// Whose messages, streams and datagrams these are; that of a tenant that is not configured is
     /// tenant 0's. IP packets name theirs.

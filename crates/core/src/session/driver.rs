@@ -141,6 +141,9 @@ impl Session {
         packet: IpPacket,
     ) -> Result<(), PacketError> {
         let splits = self.splits_packets();
+        let is_spread = self.apps.get(app).is_some_and(App::is_spread);
+        // The flow may move to any path.
+        let least_room = self.packet_room(tenant, app).filter(|_| is_spread);
         let tenants = self.scheduler.tenants_mut();
         if tenant == TenantId::ZERO || !tenants.knows(tenant) {
             return Err(PacketError::UnknownTenant);
@@ -149,9 +152,9 @@ impl Session {
             .apps
             .accepting(app, DeliveryClass::Datagram)
             .ok_or(PacketError::UnknownApplication)?;
-        let route = match entry.is_spread() {
+        let route = match is_spread {
             true => {
-                let key = FlowKey::new(tenant, packet.flow_hash);
+                let key = FlowKey::new(tenant, app, packet.flow_hash);
                 let choices = spreading::flow_choices(now, &self.paths, tenants);
                 let route = self
                     .flow_paths
@@ -171,7 +174,8 @@ impl Session {
             tenants.count_drop(tenant, |drops| drops.no_path += 1);
             return Err(PacketError::NoPath);
         };
-        let (len, room) = (packet.data.len(), room_for_packet(path, tenant));
+        let room = room_for_packet(path, tenant);
+        let (len, room) = (packet.data.len(), least_room.unwrap_or(room).min(room));
         if len > room && !(splits && len <= SPLIT_PACKET_MAX) {
             tenants.count_drop(tenant, |drops| drops.too_long += 1);
             return Err(PacketError::TooLong { len, room });

@@ -47,7 +47,7 @@ struct FlowPath {
 /// The paths of all flows of spread applications to one peer.
 #[derive(Debug, Default)]
 pub(crate) struct FlowPaths {
-    /// Bounded by the queues of flows of the tenants that are configured.
+    /// Bounded by the queues of flows: 1024 for each tenant and application that has sent in the last period.
     flows: BTreeMap<FlowKey, FlowPath>,
     period_ends: Option<Instant>,
 }
@@ -127,7 +127,7 @@ impl FlowPaths {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::TenantId;
+    use crate::id::{AppId, TenantId};
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -140,7 +140,7 @@ mod tests {
     }
 
     fn key(hash: u32) -> FlowKey {
-        FlowKey::new(TenantId(1), hash)
+        FlowKey::new(TenantId(1), AppId(1), hash)
     }
 
     /// Paths of flows that send a full packet every millisecond for `ms` ms.

@@ -11,6 +11,7 @@ use super::{
     Arrival, BaseDelay, Feedback, PathRate, Phase, ROUND_PACKETS,
     drain::{DRAIN_SPAN, HEADROOM_DRAINED},
     from_seconds, seconds,
+    trial::Trial,
 };
 
 /// C, packets/s³, and β of CUBIC (RFC 9438 §5).
@@ -331,6 +332,7 @@ impl PathRate {
     }
 
     pub(super) fn begin_to_compete(&mut self, now: Instant, queue: f64) {
+        self.trial = Trial::default();
         let (mut clear_rate, mut queue) = (self.clear_rate.max(self.rate), queue);
         let recent = |it: &Lengthened| seconds(now, it.at) < OTHERS_AGAIN;
         if let Some(before) = self.lengthened.take().filter(recent) {

@@ -4,7 +4,7 @@ use keiro_units::Instant;
 
 use super::{
     JITTER_MAX, PathRate, Phase, ROUND_PACKETS, STANDING, STANDING_PACKETS, TARGET, TARGET_PACKETS,
-    competing::Lengthened, from_seconds, seconds,
+    competing::Lengthened, from_seconds, seconds, trial::Trial,
 };
 
 /// Time, s, that a queue has stood when a drain is due; the part of the loop that stays in flight at
@@ -57,9 +57,12 @@ impl PathRate {
             || self.rate < self.clear_rate * STARVED;
         let is_test = is_conforming && is_testable && self.is_stuck(now, STUCK_TIME);
         let is_due = seconds(now, self.lowest_since) > self.drain_every
-            || self.stuck_since.is_none() && self.is_floor_doubtful(now);
+            || self.stuck_since.is_none()
+                && self.phase == Phase::Steady
+                && self.is_floor_doubtful(now);
         if is_test || is_due {
             self.stuck_since = None;
+            self.trial = Trial::default();
             self.phase = Phase::Drain {
                 low_at: None,
                 least: f64::INFINITY,

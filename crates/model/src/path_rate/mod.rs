@@ -87,7 +87,7 @@ const FOLLOWED: f64 = 0.95;
 /// The start is over where less than this part of it has, beside a queue. Ours: half does where twice the
 /// line's rate is sent; delays of radio vary by more than a queue.
 const STARTUP_FOLLOWED: f64 = 0.8;
-/// Fewer packets do not show that: delays that vary by themselves hold some back too.
+/// Fewer packets that were sent do not show that: delays that vary by themselves hold some back too.
 const STARTUP_PACKETS: f64 = 14.0;
 /// The window of the delivery rate has so many times as many at the start.
 const STARTUP_WINDOW: f64 = 1.6;
@@ -413,6 +413,7 @@ impl PathRate {
         let is_old = |at: Option<Instant>| at.is_some_and(|at| seconds(now, at) > CONFIRMED_FOR);
         if is_old(self.confirmed_at) && is_old(self.blocked_at) {
             self.rate = self.bounded(self.rate * 0.5);
+            self.trial = Trial::default();
             self.headroom = self.round_seconds();
             self.confirmed_at = Some(now);
             if self.phase != Phase::Startup {
@@ -448,6 +449,7 @@ impl PathRate {
     /// The path is back after an outage: it is the same line more often than not.
     pub fn on_return(&mut self, now: Instant) {
         self.arrivals.forget();
+        self.trial = Trial::default();
         self.bases = [BaseDelay::default(); 2];
         self.loop_time.forget();
         self.in_flight = 0.0;
@@ -552,7 +554,7 @@ impl PathRate {
             return;
         };
         let rate = busy.rate / (1.0 - self.loss.line());
-        let packets = busy.rate * busy.span / self.packet;
+        let packets = self.rate * busy.span / self.packet;
         if self.phase == Phase::Startup
             && (rate >= self.rate * STARTUP_FOLLOWED || packets < STARTUP_PACKETS)
         {
@@ -639,6 +641,7 @@ impl PathRate {
 
     fn hold(&mut self, now: Instant, arrived: f64) {
         let sent = self.rate;
+        self.trial = Trial::default();
         let times = match self.phase {
             Phase::Hold { times, .. } => times.saturating_add(1),
             _ => 1,

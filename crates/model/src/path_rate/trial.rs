@@ -10,6 +10,8 @@ use super::{JITTER_MAX, PathRate, Phase, Round, from_seconds};
 /// By how much faster a round is sent, and which part of that has to arrive.
 const FASTER: f64 = 0.25;
 const ARRIVED_PART: f64 = 0.6;
+/// What arrives below this part of what arrived before is no chance.
+const MUCH_LESS: f64 = 0.75;
 /// Rounds with a queue until the first trial, and until the next at most. Ours: a trial that fails
 /// has queued a quarter of a round.
 const ROUNDS_FIRST: u32 = 2;
@@ -80,7 +82,12 @@ impl PathRate {
             Trial::Running {
                 before, interval, ..
             } => {
-                self.rate = self.bounded(before.max(arrived));
+                // The line itself may have become slower.
+                let rate = match arrived < before * MUCH_LESS {
+                    true => arrived,
+                    false => before.max(arrived),
+                };
+                self.rate = self.bounded(rate);
                 let interval = (interval * 2).min(ROUNDS_MAX);
                 self.trial = Trial::Waiting {
                     rounds: interval,

@@ -159,6 +159,10 @@ impl ReadyQueues {
 
     pub(super) fn add_bytes(&mut self, key: QueueKey, bytes: u64) {
         self.queues.entry(key).or_default().bytes += bytes;
+        if key.0 == QueuePath::Any {
+            // More may wait now than the other paths carry.
+            self.wake_spread(key.1);
+        }
     }
 
     pub(super) fn sub_bytes(&mut self, key: QueueKey, bytes: u64) {
@@ -193,15 +197,16 @@ impl ReadyQueues {
     /// The paths by which items of spread applications may leave, each with the bytes that the others would have
     /// carried by the time that its next packet arrives.
     pub(super) fn set_spread_over(&mut self, paths: BTreeMap<PathId, u64>) {
-        let is_new = |path: &PathId| !self.spread_over.contains_key(path);
-        let has_new = paths.keys().any(is_new);
-        self.spread_over = paths;
-        if has_new {
-            let tenants: Vec<TenantId> = self.spread_tenants().collect();
-            tenants
-                .into_iter()
-                .for_each(|tenant| self.wake_spread(tenant));
+        let tenants: Vec<TenantId> = self.spread_tenants().collect();
+        for (path, carried) in &paths {
+            // What had to wait for the others may leave by it now.
+            let before = self.spread_over.get(path);
+            if before.is_none_or(|before| carried < before) {
+                self.woken
+                    .extend(tenants.iter().map(|tenant| (*path, *tenant)));
+            }
         }
+        self.spread_over = paths;
     }
 
     /// Bytes that the other paths would have carried by the time that the next packet of `path` arrives; `None`:

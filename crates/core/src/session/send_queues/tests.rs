@@ -420,3 +420,23 @@ fn a_stream_that_was_passed_over_for_having_enough_to_send_waits_on() {
     assert_eq!(out.take_writable(last), Some(APP));
     assert_eq!(out.take_waiting_for_memory(), []);
 }
+
+#[test]
+fn a_path_that_had_to_wait_for_the_others_is_asked_again_when_they_carry_less() {
+    let other = PathId(1);
+    let mut out = queues(SchedulerKind::Deadline);
+    out.set_spread(APP, true, Some(PATH));
+    out.set_spread_over([(PATH, 0), (other, 50_000)].into());
+    let id = push(&mut out, 0, None, 40_000);
+    assert_eq!(out.take_woken(other), [TenantId::ZERO]);
+    assert_eq!(out.first(other, TenantId::ZERO, false), None);
+    assert!(out.first(PATH, TenantId::ZERO, false).is_some());
+    // As often as nothing changes it is not asked.
+    out.set_spread_over([(PATH, 0), (other, 50_000)].into());
+    assert!(!out.has_woken(other));
+    out.set_spread_over([(other, 0)].into());
+    assert!(out.has_woken(other));
+    let first = out.first(other, TenantId::ZERO, false);
+    assert_eq!(first, Some((SendItem::Message(id), Coalescing::No)));
+    out.check_invariants();
+}

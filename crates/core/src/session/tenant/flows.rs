@@ -155,16 +155,19 @@ impl Flows {
         assert_eq!(self.flows.len(), listed, "every flow takes turns");
     }
 
-    /// Takes what waits of one flow, the oldest first.
-    pub(super) fn take_flow(&mut self, bucket: u32) -> Vec<QueuedPacket> {
-        let Some(flow) = self.flows.remove(&bucket) else {
+    /// Takes what waits of an application in one queue, the oldest first.
+    pub(super) fn take_flow(&mut self, bucket: u32, app: AppId) -> Vec<QueuedPacket> {
+        let Some(flow) = self.flows.get_mut(&bucket) else {
             return Vec::new();
         };
-        self.cost -= flow.bytes;
-        for list in [&mut self.fresh, &mut self.old] {
-            list.retain(|listed| *listed != bucket);
-        }
-        flow.packets.into()
+        let packets = std::mem::take(&mut flow.packets).into_iter();
+        let (taken, left): (Vec<_>, Vec<_>) = packets.partition(|packet| packet.app == app);
+        let bytes: u64 = taken.iter().map(QueuedPacket::cost).sum();
+        flow.packets = left.into();
+        flow.bytes -= bytes;
+        self.cost -= bytes;
+        // An empty queue goes at its next turn.
+        taken
     }
 
     /// Everything that waits, in no particular order.

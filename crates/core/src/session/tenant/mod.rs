@@ -158,17 +158,22 @@ impl SchedulerGrant {
     }
 }
 
-/// A flow of a tenant's IP packets, or several that share a queue.
+/// A flow of an application's IP packets, or several that share a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FlowKey {
     tenant: TenantId,
+    app: AppId,
     bucket: u32,
 }
 
 impl FlowKey {
-    pub(crate) fn new(tenant: TenantId, flow_hash: u32) -> Self {
+    pub(crate) fn new(tenant: TenantId, app: AppId, flow_hash: u32) -> Self {
         let bucket = flow_hash % flows::FLOWS;
-        Self { tenant, bucket }
+        Self {
+            tenant,
+            app,
+            bucket,
+        }
     }
 }
 
@@ -698,7 +703,7 @@ impl Tenants {
             return;
         };
         let before = tenant_path.cost();
-        let moving = tenant_path.flows.take_flow(key.bucket);
+        let moving = tenant_path.flows.take_flow(key.bucket, key.app);
         let taken = before - tenant_path.cost();
         path_tenants.cost -= taken;
         self.cost -= taken;

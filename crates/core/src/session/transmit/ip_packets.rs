@@ -196,11 +196,16 @@ impl Session {
             return None;
         }
         let leaving = tenants.take(id, grant.tenant)?;
+        let (app, bytes) = (leaving.app, leaving.data.len() as u64);
         frames.push(SentFrame::Packets {
-            app: leaving.app,
+            app,
             since: leaving.since,
         });
         buf.spare.push(leaving.data);
-        tenants.next_of(now, id, grant)
+        let next = tenants.next_of(now, id, grant);
+        self.scheduler
+            .queues_mut()
+            .on_app_bytes_sent(app, id, bytes);
+        next
     }
 }
