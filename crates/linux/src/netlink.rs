@@ -47,7 +47,7 @@ const QUEUE_BYTES: libc::c_int = 4 << 20;
 const TRIES: u32 = 5;
 
 /// The kernel answers at once; this bounds the wait for a lost answer.
-const ANSWER_SECONDS: libc::time_t = 5;
+const ANSWER_SECONDS: u8 = 5;
 
 /// `NLA_F_NESTED`.
 const NESTED: u16 = 0x8000;
@@ -119,7 +119,7 @@ impl Socket {
             buffer: vec![0; RECEIVE_BYTES],
         };
         let timeout = libc::timeval {
-            tv_sec: ANSWER_SECONDS,
+            tv_sec: ANSWER_SECONDS.into(),
             tv_usec: 0,
         };
         socket.set_option(libc::SOL_SOCKET, libc::SO_RCVTIMEO, &timeout)?;

@@ -80,7 +80,8 @@ fn set(socket: &OwnedFd, interface: &str, command: u32, data: u32) -> io::Result
     let mut request = request(interface)?;
     request.ifr_ifru.ifru_data = (&raw mut value).cast();
     // SAFETY: SIOCETHTOOL reads the name and the ethtool_value behind the pointer, both live.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+    let result =
+        unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
     match result {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

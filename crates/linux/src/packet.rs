@@ -279,7 +279,8 @@ fn send_some(socket: BorrowedFd<'_>, frames: &[IoSlice<'_>]) -> io::Result<usize
             socket.as_raw_fd(),
             messages.as_mut_ptr(),
             count as libc::c_uint,
-            libc::MSG_DONTWAIT,
+            // Of another type in another C library.
+            libc::MSG_DONTWAIT as _,
         )
     };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
@@ -342,7 +343,8 @@ fn index_and_mtu(interface: &str) -> Result<(libc::c_int, usize), PacketError> {
     let socket = crate::offload::control_socket()
         .map_err(refused(interface, "open a socket to ask for the MTU"))?;
     // SAFETY: SIOCGIFMTU reads the name and writes the MTU of a live ifreq.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) };
+    let result =
+        unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU as _, &raw mut request) };
     if result != 0 {
         return Err(refused(interface, "ask for the MTU")(
             io::Error::last_os_error(),

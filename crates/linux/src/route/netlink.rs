@@ -20,7 +20,7 @@ const RECEIVE_BYTES: usize = 64 * 1024;
 const TRIES: u32 = 5;
 
 /// The kernel answers at once; this bounds the wait for a lost answer.
-const ANSWER_SECONDS: libc::time_t = 5;
+const ANSWER_SECONDS: u8 = 5;
 
 #[derive(Debug)]
 pub(super) struct Netlink {
@@ -45,7 +45,7 @@ impl Netlink {
         // SAFETY: the kernel has just given this descriptor to us alone.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
         let timeout = libc::timeval {
-            tv_sec: ANSWER_SECONDS,
+            tv_sec: ANSWER_SECONDS.into(),
             tv_usec: 0,
         };
         set_option(&descriptor, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &timeout)?;
