@@ -156,8 +156,11 @@ impl Network {
 pub(crate) fn gaps_during(world: &World, disturb: impl FnOnce()) -> Gaps {
     let bound = |host: &str, at: SocketAddr| {
         let host = world.lab.host(host).expect("a host");
-        let socket = host.run(move || UdpSocket::bind(at).expect("bound"));
-        let socket = socket.expect("in the host");
+        // A program that another test has just forked may hold the socket of before until it runs its own.
+        let socket = eventually("the socket is bound", || {
+            let bound = host.run(move || UdpSocket::bind(at));
+            bound.expect("in the host").ok()
+        });
         let wait = Some(Duration::from_millis(100));
         socket.set_read_timeout(wait).expect("set");
         socket
