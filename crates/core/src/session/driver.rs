@@ -143,7 +143,7 @@ impl Session {
         let splits = self.splits_packets();
         let is_spread = self.apps.get(app).is_some_and(App::is_spread);
         // The flow may move to any path.
-        let least_room = self.packet_room(tenant, app).filter(|_| is_spread);
+        let least_room = is_spread.then(|| self.packet_room(tenant, app)).flatten();
         let tenants = self.scheduler.tenants_mut();
         if tenant == TenantId::ZERO || !tenants.knows(tenant) {
             return Err(PacketError::UnknownTenant);
