@@ -176,7 +176,7 @@ impl Site {
                     self.put(Input::Received(connection, greeting));
                 }
             }
-            Action::Accept(_) | Action::Refuse(_) => panic!("nobody connects to us"),
+            Action::Accept(_) | Action::Refuse(_) => panic!("no peer connects to this speaker"),
             Action::Close(connection) => {
                 let mut last = Vec::new();
                 self.speaker.transmit(connection, &mut last, 4096);
@@ -191,21 +191,21 @@ impl Site {
     fn transmit(&mut self) -> bool {
         let mut busy = false;
         for connection in self.open.clone() {
-            let mut told = Vec::new();
-            self.speaker.transmit(connection, &mut told, 4096);
-            busy |= !told.is_empty();
-            whole(&told);
+            let mut sent = Vec::new();
+            self.speaker.transmit(connection, &mut sent, 4096);
+            busy |= !sent.is_empty();
+            whole(&sent);
         }
         let Some(connection) = self.mirrored else {
             return busy;
         };
-        let mut told = Vec::new();
-        self.speaker.transmit(connection, &mut told, 4096);
-        if !told.is_empty() {
+        let mut sent = Vec::new();
+        self.speaker.transmit(connection, &mut sent, 4096);
+        if !sent.is_empty() {
             busy = true;
-            whole(&told);
+            whole(&sent);
             self.mirror
-                .handle(self.now, Input::Received(AT_MIRROR, told));
+                .handle(self.now, Input::Received(AT_MIRROR, sent));
         }
         while let Some(action) = self.mirror.poll_action() {
             panic!("the mirror wants {action:?}");
@@ -272,7 +272,7 @@ impl Site {
             let stale = paths
                 .filter(|path| path.source == source)
                 .all(|path| path.stale);
-            assert!(restarts && stale, "routes of nobody");
+            assert!(restarts && stale, "routes without a peer");
         }
     }
 
@@ -290,11 +290,11 @@ impl Site {
             "{:?}",
             heard.last_error
         );
-        let told = self.speaker.status(self.mirror_id()).advertised;
+        let sent = self.speaker.status(self.mirror_id()).advertised;
         assert_eq!(
-            told,
+            sent,
             self.mirror.rib().len(),
-            "what was told is what was heard"
+            "what was sent is what was heard"
         );
         let rib = self.speaker.rib();
         let unicast = |destination: &&Destination| !matches!(destination, Destination::Vpn6(..));
@@ -305,7 +305,7 @@ impl Site {
             }
             let best = rib
                 .best(destination)
-                .expect("it is told only what there is");
+                .expect("it is sent only what there is");
             assert!(self.may_be_reported(best), "{destination}");
             assert_eq!(paths[0].attributes.as_path, best.attributes.as_path);
             assert_eq!(paths[0].attributes.med, best.attributes.med);
@@ -355,12 +355,12 @@ impl Site {
 }
 
 /// What is sent are whole messages.
-fn whole(mut told: &[u8]) {
-    while !told.is_empty() {
-        assert_eq!(told[..16], [0xff; 16]);
-        let length = usize::from(u16::from_be_bytes([told[16], told[17]]));
-        assert!((19..=4096).contains(&length) && (1..=5).contains(&told[18]));
-        told = &told[length..];
+fn whole(mut sent: &[u8]) {
+    while !sent.is_empty() {
+        assert_eq!(sent[..16], [0xff; 16]);
+        let length = usize::from(u16::from_be_bytes([sent[16], sent[17]]));
+        assert!((19..=4096).contains(&length) && (1..=5).contains(&sent[18]));
+        sent = &sent[length..];
     }
 }
 

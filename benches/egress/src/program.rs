@@ -60,7 +60,7 @@ pub(crate) struct Program {
 /// How it is asked for the number of its routes.
 enum Asked {
     /// It reports every change.
-    Told(Arc<[AtomicU64]>),
+    Reported(Arc<[AtomicU64]>),
     /// Not polled: it reports VPN routes only.
     Silent,
     Bird(PathBuf),
@@ -106,7 +106,7 @@ impl Program {
     /// How many routes it says that it has; `None`: it does not say.
     pub(crate) fn routes(&mut self) -> anyhow::Result<Option<u64>> {
         match &mut self.asked {
-            Asked::Told(peers) => {
+            Asked::Reported(peers) => {
                 let all = peers.iter().map(|one| one.load(Ordering::Acquire));
                 Ok(Some(all.sum()))
             }
@@ -181,7 +181,7 @@ fn start_keiro(
         command
     })?;
     let asked = match setup.family {
-        Family::Vpn => Asked::Told(monitor(&socket, setup.neighbours.len())?),
+        Family::Vpn => Asked::Reported(monitor(&socket, setup.neighbours.len())?),
         Family::Unicast => Asked::Silent,
     };
     Ok(Program {
@@ -203,13 +203,13 @@ fn monitor(socket: &Path, peers: usize) -> anyhow::Result<Arc<[AtomicU64]>> {
     lines.next().context("the daemon does not answer")??;
     thread::spawn(move || {
         for line in lines.map_while(Result::ok) {
-            let told: Value = serde_json::from_str(&line).unwrap_or_default();
-            let name = told["peer"]
+            let report: Value = serde_json::from_str(&line).unwrap_or_default();
+            let name = report["peer"]
                 .as_str()
                 .and_then(|name| name.strip_prefix('p'));
             let place = name.and_then(|number| number.parse::<usize>().ok());
             let count = place.and_then(|number| noted.get(number.checked_sub(1)?));
-            if let (Some(count), Some(routes)) = (count, told["routes"].as_u64()) {
+            if let (Some(count), Some(routes)) = (count, report["routes"].as_u64()) {
                 count.store(routes, Ordering::Release);
             }
         }

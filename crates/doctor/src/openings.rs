@@ -111,7 +111,7 @@ pub struct Openings {
     pub not_opened: Vec<NotOpened>,
 }
 
-/// By which rules of ours are known.
+/// The comment that marks firewall rules of Keiro.
 pub const COMMENT: &str = "keiro";
 
 /// Chains that drop what is needed, each with its owner.

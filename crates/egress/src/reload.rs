@@ -89,16 +89,16 @@ impl<R: Role> Daemon<R> {
         if let Ok(time) = NotifyState::monotonic_usec_now() {
             let _ = sd_notify::notify(&[NotifyState::Reloading, time]);
         }
-        let (tell, loaded) = mpsc::channel();
+        let (result, loaded) = mpsc::channel();
         let handle = self.handle();
         let reading = thread::Builder::new().name("reload".to_owned());
         let spawned = reading.spawn(move || {
             privilege::give_up_in_thread();
             // Also wakes the event loop if loading panics.
             let _waking = Waking(handle);
-            let tell = tell;
+            let result = result;
             // The daemon may have ended meanwhile.
-            let _ = tell.send(R::load(&path));
+            let _ = result.send(R::load(&path));
         });
         match spawned {
             Ok(_) => self.reloading.under_way = Some(UnderWay { loaded, askers }),

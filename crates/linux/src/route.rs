@@ -42,15 +42,6 @@ const OWN_GROUPS: u32 = 1 << 30;
 /// First Linux version that stores the owner of an address (`IFA_PROTO`).
 const ADDRESS_OWNERS_SINCE: (u32, u32) = (5, 18);
 
-/// First Linux version whose reverse path filter looks at ports the right way round (commit `c69f114d0989`).
-const RULE_PORTS_SINCE: (u32, u32) = (5, 14);
-
-/// Whether rules that match ports also decide what the reverse path filter lets pass. Before Linux 5.14 it mistakes
-/// the source port for the destination port.
-pub fn rules_match_ports() -> bool {
-    kernel::version().is_none_or(|version| version >= RULE_PORTS_SINCE)
-}
-
 /// An entry of a namespace's network configuration.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Entry {
@@ -110,7 +101,7 @@ pub struct Rule {
     pub mark: Option<Mark>,
     /// Packets from these addresses.
     pub source: Option<IpNet>,
-    /// UDP packets from this port; see [`rules_match_ports`].
+    /// UDP packets from this port.
     pub udp_source_port: Option<u16>,
 }
 

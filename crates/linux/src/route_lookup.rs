@@ -84,7 +84,7 @@ impl Query {
         match found {
             Ok(Some(way)) => Ok(way),
             Ok(None) => Err(io::Error::other("the kernel does not say where it leads")),
-            // Of what comes in it says so too where it does not forward.
+            // For an incoming packet the kernel also reports these where forwarding is off.
             Err(refusal)
                 if self.incoming.is_none() && NONE.iter().any(|&number| refusal.is(number)) =>
             {

@@ -31,7 +31,7 @@ pub struct Carried {
 #[derive(Debug, thiserror::Error)]
 pub enum DiagError {
     #[error(
-        "this kernel does not tell what MPTCP connections carry; Linux 6.5 or newer with mptcp_diag and tcp_diag is \
+        "this kernel does not report what MPTCP connections carry; Linux 6.5 or newer with mptcp_diag and tcp_diag is \
          needed"
     )]
     Missing,

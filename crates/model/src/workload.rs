@@ -248,9 +248,9 @@ impl WorkloadMeter {
     }
 }
 
-/// By how many standard deviations two means differ that are parts of `all`; zero if by too little
-/// to matter. A part's variance is at least that of all: not to have what comes now and then is no
-/// change, nor is to have the only one.
+/// The difference of the means of two parts of `all`, in standard deviations; zero where the means
+/// are too close to matter. A part's variance is at least that of `all`, because a rare event must not
+/// count as a change, whether a part has none of them or the only one.
 fn change(older: &Sums, newer: &Sums, all: &Sums) -> f64 {
     let difference = (older.mean() - newer.mean()).abs();
     let is_little = difference < CHANGE_MIN * older.mean().max(newer.mean());

@@ -191,7 +191,7 @@ fn sizes(text: &str) -> Result<Sizes, String> {
 /// TCP and UDP, unless another is given; ours, beside the gateways' 7600.
 pub(crate) const MEASURE_PORT: u16 = 7610;
 
-/// Whether there is such a host is found out when it is asked for.
+/// Does not resolve the name: the connection does, so that its error names the host.
 pub(super) fn host_and_port(text: &str) -> Result<String, String> {
     // All after the first colon is an IPv6 address unless it is in brackets.
     let is_bracketed = |host: &str| host.len() > 2 && host.starts_with('[') && host.ends_with(']');

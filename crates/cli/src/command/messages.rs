@@ -46,8 +46,8 @@ pub(super) fn send(args: &args::Send) -> Outcome {
     let connection = connect(&args.socket, Role::Send, &app)?;
     let reader = connection.try_clone().map_err(|e| broken(e.into()))?;
     // As many as may be without ack, so the thread never waits for this one.
-    let (tell, acks) = mpsc::sync_channel(WAITING_MAX + 1);
-    let thread = thread::spawn(move || read_acks(reader, &tell));
+    let (answers, acks) = mpsc::sync_channel(WAITING_MAX + 1);
+    let thread = thread::spawn(move || read_acks(reader, &answers));
     let mut sending = Sending::new(args, bodies.count(), acks);
     let mut writer = MessageWriter::new(connection);
     let mut next = Instant::now();
@@ -68,7 +68,7 @@ pub(super) fn send(args: &args::Send) -> Outcome {
     sending.tally.report()
 }
 
-fn read_acks(connection: Connection, tell: &mpsc::SyncSender<Result<Ack, ClientError>>) {
+fn read_acks(connection: Connection, answers: &mpsc::SyncSender<Result<Ack, ClientError>>) {
     let mut reader = AckReader::new(connection);
     loop {
         let answer = match reader.next_ack() {
@@ -77,7 +77,7 @@ fn read_acks(connection: Connection, tell: &mpsc::SyncSender<Result<Ack, ClientE
             Err(error) => Err(error),
         };
         let ended = answer.is_err();
-        if tell.send(answer).is_err() || ended {
+        if answers.send(answer).is_err() || ended {
             return;
         }
     }

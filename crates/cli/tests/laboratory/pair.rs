@@ -298,7 +298,7 @@ impl Monitor {
             }
         });
         let monitor = Self { child, events };
-        eventually("the monitor tells of a reload", || {
+        eventually("the monitor reports a reload", || {
             gateway.ask(&["reload"]).expect_code(0);
             monitor.find(|kind| matches!(kind, EventKind::Reloaded { .. }))
         });

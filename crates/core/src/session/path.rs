@@ -86,9 +86,9 @@ pub(crate) struct Path {
     /// When data was last sent or has last arrived.
     last_data_at: Instant,
     idle_meter: IdleMeter,
-    /// What both ends together may send a month to keep it alive and to measure it, as configured here and as the
-    /// peer says; `None`: no limit.
+    /// The monthly limit configured here for keepalives and probes of both ends; `None`: no limit.
     own_limit: Option<ByteCount>,
+    /// The same limit as the peer announced it.
     peer_limit: Option<ByteCount>,
     /// There is or was a limit of this end.
     announces_limit: bool,

@@ -175,7 +175,7 @@ impl Trains {
         self.spend(now, PING_BYTES, self.share_of(budget));
     }
 
-    /// The share of the lower of what the path is said to carry and what it carries.
+    /// The probe share of the configured or the measured rate, whichever is lower.
     fn share_of(&self, budget: ProbeBudget) -> Bandwidth {
         let found = self.follower.found().map(|found| found.capacity.rate);
         let rate = found.map_or(budget.rate, |found| found.min(budget.rate));

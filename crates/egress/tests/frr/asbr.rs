@@ -223,17 +223,17 @@ fn check_packets(lab: &Lab, segment: Ipv6Addr) {
     assert_eq!(from.unwrap().to_string(), "2001:db8:a:e::a");
 }
 
-/// Who is between border router and server.
+/// What is between border router and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Between {
-    Nobody,
+    Nothing,
     Frr,
     Gobgp,
 }
 
 /// A reflector, ended when dropped.
 enum Reflecting {
-    Nobody,
+    Nothing,
     Frr { _router: Router },
     Gobgp { _reflector: gobgp::Reflector },
 }
@@ -242,7 +242,7 @@ impl Between {
     /// The session neighbours of the border router and of the server.
     fn neighbours(self) -> [&'static str; 2] {
         match self {
-            Self::Nobody => ["2001:db8:a1::20", "2001:db8:a1::9"],
+            Self::Nothing => ["2001:db8:a1::20", "2001:db8:a1::9"],
             Self::Frr | Self::Gobgp => ["2001:db8:a2::30", "2001:db8:a3::30"],
         }
     }
@@ -251,7 +251,7 @@ impl Between {
         let clients = ["2001:db8:a2::9", "2001:db8:a3::20"].map(|at| at.parse().unwrap());
         let own = [10, 0, 0, 30].into();
         match self {
-            Self::Nobody => Reflecting::Nobody,
+            Self::Nothing => Reflecting::Nothing,
             Self::Frr => Reflecting::Frr {
                 _router: Router::reflector(host, 65000, own, &clients).unwrap(),
             },
@@ -346,7 +346,7 @@ fn interoperates(between: Between) {
 
 #[test]
 fn a_border_router_of_frrs_tells_the_server_directly() {
-    interoperates(Between::Nobody);
+    interoperates(Between::Nothing);
 }
 
 #[test]

@@ -83,7 +83,7 @@ impl Forward {
         let open = self.destination.is_open().unwrap_or_else(|error| {
             if self.log_throttle.is_due(now) {
                 let to = self.destination.to;
-                tracing::warn!(%to, %error, "UDP forward: cannot tell whether it leads to this machine");
+                tracing::warn!(%to, %error, "UDP forward: cannot find out whether it leads to this machine");
             }
             false
         });

@@ -520,7 +520,7 @@ impl StreamServer {
             if log_throttle.is_due(context.now) {
                 let to = target.map(tracing::field::display);
                 tracing::warn!(
-                    app = context.routes.name(app), to, %error, "TCP forward: cannot tell whether it leads to this machine"
+                    app = context.routes.name(app), to, %error, "TCP forward: cannot find out whether it leads to this machine"
                 );
             }
             forward.stats.failed_connections += 1;

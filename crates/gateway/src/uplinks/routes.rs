@@ -14,7 +14,7 @@ use keiro_control::config::{Family, UPLINK_TABLES};
 use keiro_linux::{
     namespace_lock::NamespaceLock,
     route::{
-        Entry, Installed, Route, RouteError, RouteSocket, Rule, RuleVersion, Via, rules_match_ports,
+        Entry, Installed, Route, RouteError, RouteSocket, Rule, RuleVersion, Via,
     },
 };
 
@@ -219,7 +219,7 @@ fn of_uplink(table: u32, uplink: &Filtered, network: &Network) -> Vec<Entry> {
         mark: None,
         source: Some(own.into()),
         // Other programs' packets from the address leave as if there were no gateway.
-        udp_source_port: rules_match_ports().then_some(local.port()),
+        udp_source_port: Some(local.port()),
     });
     near.into_iter().chain([route(far, via), rule]).collect()
 }

@@ -48,9 +48,9 @@ pub struct PlanSnapshot {
     pub apps: Vec<PlannedApp>,
 }
 
-/// What the plan of a gateway's site has to do with a plan of the gateway. While the store answers
-/// the site's plan decides who is where; while it is lost, where it leaves no latency target unmet that the
-/// gateway can meet by itself.
+/// How the plan of the site and this gateway's own plan combine. While the store answers, the site's plan is
+/// followed. While the store is lost, it is followed unless it leaves a latency target unmet that the
+/// gateway's own plan meets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PlanInSite {

@@ -80,7 +80,7 @@ impl Session {
         self.requeue_lost(now, id, result.lost);
     }
 
-    /// What came to us with a packet of this application, or was complete with it, has arrived.
+    /// Records the delay of data of `app` that an acknowledged packet carried or completed.
     fn measure_delay(&mut self, app: AppId, since: Instant, arrival: AckedArrival) {
         if let Some(at) = arrival.at {
             let delay = at.saturating_duration_since(since);

@@ -319,8 +319,8 @@ impl ReceiveHalves {
         let grants = self.change(id, |inbound| {
             let half = &mut inbound.half;
             half.on_return(returned)?;
-            // The peer may have used up what it kept, and all of it may have been consumed, when that
-            // was not yet half of the window.
+            // The peer may have used its remaining credit, and the application may have consumed all of it,
+            // while that was less than half of the window. Then nothing else would cause a grant.
             let grants = half.has_credit_to_grant();
             if grants {
                 half.renew();

@@ -45,10 +45,10 @@ pub(super) struct Unseen {
     packets: f64,
 }
 
-/// Memory for what is still to be missed. Ours: an overflowing socket's buffer is read within it, and not all that it
-/// drops are copies.
+/// How long a drop by the socket is remembered before its loss shows. Ours: an overflowing socket's buffer is read
+/// within this time.
 const UNSEEN: Duration = Duration::from_secs(2);
-/// Memory for what the receiver drops. Ours: others' bursts come several times within it.
+/// How long the receiver's drops count. Ours: bursts of other senders come several times within it.
 const DROPS: Duration = Duration::from_secs(1);
 /// Multiple of what can be ours from which drops of the receiver's system are others'.
 /// Ours: the smallest step relieves it by a quarter of our part.

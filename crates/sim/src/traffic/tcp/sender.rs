@@ -79,7 +79,7 @@ struct Echo {
     /// only the segment that it begins informs the receiver.
     until: u64,
     /// The next segment has to carry CWR.
-    tell: bool,
+    sends_cwr: bool,
 }
 
 /// Counters of a sender.
@@ -353,7 +353,7 @@ impl TcpSender {
         self.window.reduce(outstanding);
         self.congestion = Echo {
             until: self.board.next(),
-            tell: true,
+            sends_cwr: true,
         };
     }
 
@@ -443,7 +443,7 @@ impl TcpSender {
             acknowledgement: 1,
             flags: Flags {
                 ack: true,
-                cwr: capable && std::mem::take(&mut self.congestion.tell),
+                cwr: capable && std::mem::take(&mut self.congestion.sends_cwr),
                 ..Flags::default()
             },
             timestamps: self.timestamp.map(|echo| Timestamps {
