@@ -1,54 +1,20 @@
 //! Why a peer or a path is not up, as far as this gateway can know: handshakes for another key, packets that
 //! pass in one direction only, packets that nothing answers.
 
-use std::time::Duration;
-
 use keiro_control::{
-    PublicKey,
     config::MTU_MIN,
     event_text::UnansweredPackets as Packets,
-    protocol::{EventKind, KeyFault, PathFault, PathRef, PathSnapshot, PeerSnapshot, PeerState},
+    protocol::{EventKind, PathFault, PathRef, PathSnapshot, PeerSnapshot, PeerState},
 };
-use keiro_core::{self as core, Instant, Unanswered};
+use keiro_core::{self as core, Instant};
 
-use crate::{data::command::Snapshot, gateway::Gateway, path_ids::PeerPath, status::StatusTable};
+use crate::{
+    answer_fault::AnswerFault, data::command::Snapshot, gateway::Gateway, path_ids::PeerPath,
+    status::StatusTable,
+};
 
-/// What the packets on a path that is not up show.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AnswerFault {
-    /// Nothing comes.
-    Silent,
-    /// The peer's packets come and ours are not answered.
-    OneWay,
-}
-
-/// A path is judged after this time without an answer. Ours: as long as a handshake may wait for its next
-/// attempt.
-const JUDGED_AFTER: Duration = Duration::from_secs(5);
-/// Least packets without an answer: one or two get lost.
-const PACKETS_MIN: u64 = 3;
-/// The peer's packets come if one has come within this time. Ours: two attempts of a handshake, and one that got
-/// lost.
-const HEARD_WITHIN: Duration = Duration::from_secs(15);
 /// Lines about peers and paths that are not up. Ours: a screen.
 const PROBLEMS_MAX: usize = 20;
-
-impl AnswerFault {
-    /// `None`: it is too soon to say.
-    pub(crate) fn of(now: Instant, unanswered: &Unanswered) -> Option<Self> {
-        let lasts = now.saturating_duration_since(unanswered.since);
-        if lasts < JUDGED_AFTER || unanswered.sent_packets < PACKETS_MIN {
-            return None;
-        }
-        let is_recent = |at: Instant| now.saturating_duration_since(at) < HEARD_WITHIN;
-        let is_heard = unanswered.received_packets >= PACKETS_MIN
-            && unanswered.heard_at.is_some_and(is_recent);
-        Some(match is_heard {
-            true => Self::OneWay,
-            false => Self::Silent,
-        })
-    }
-}
 
 /// What the sizes of packets that pass say, for people; `None`: nothing is wrong with them.
 fn mtu_diagnosis(path: &core::PathSnapshot) -> Option<String> {
@@ -129,18 +95,6 @@ pub(crate) fn problems(peers: &[PeerSnapshot], paths: &[PathSnapshot]) -> Vec<St
     lines
 }
 
-/// A fault of a key in the control protocol's types, with the key that was used.
-pub(crate) fn fault_of(fault: core::KeyFault) -> (KeyFault, Option<String>) {
-    match fault {
-        core::KeyFault::NotOurs => (KeyFault::NotOurs, None),
-        core::KeyFault::NotOfPeer(key) => {
-            let key = PublicKey::from_bytes(*key.as_bytes());
-            (KeyFault::NotOfPeer, Some(key.to_string()))
-        }
-        core::KeyFault::Preshared => (KeyFault::Preshared, None),
-    }
-}
-
 /// The event of a path that nothing answers, if it is news: once for each fault. Where the whole peer is
 /// silent, its handshakes say so.
 pub(crate) fn path_event(
@@ -197,33 +151,14 @@ impl Gateway {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use keiro_core::{PathId, PeerId};
 
     use super::*;
 
-    fn unanswered(sent: u64, received: u64, heard_after: u64) -> Unanswered {
-        Unanswered {
-            since: Instant::ZERO,
-            sent_packets: sent,
-            received_packets: received,
-            heard_at: (received > 0).then(|| at(heard_after)),
-        }
-    }
-
     fn at(second: u64) -> Instant {
         Instant::ZERO + Duration::from_secs(second)
-    }
-
-    #[test]
-    fn a_path_is_judged_after_a_while_by_what_has_come_lately() {
-        let judged = |second, path: Unanswered| AnswerFault::of(at(second), &path);
-        assert_eq!(judged(4, unanswered(9, 0, 0)), None);
-        assert_eq!(judged(9, unanswered(2, 0, 0)), None);
-        assert_eq!(judged(9, unanswered(9, 0, 0)), Some(AnswerFault::Silent));
-        assert_eq!(judged(9, unanswered(9, 5, 8)), Some(AnswerFault::OneWay));
-        // What was on the way when the path went down, and what came long ago.
-        assert_eq!(judged(9, unanswered(9, 2, 1)), Some(AnswerFault::Silent));
-        assert_eq!(judged(60, unanswered(99, 5, 8)), Some(AnswerFault::Silent));
     }
 
     #[test]

@@ -2,9 +2,8 @@
 //! other's addresses, and a preshared key that it draws for them. The hub has no part in the session.
 
 use std::{
-    collections::BTreeMap,
     net::{IpAddr, SocketAddr},
-    time::{Duration, Instant as Stopwatch},
+    time::Instant as Stopwatch,
 };
 
 use keiro_control::{
@@ -20,43 +19,12 @@ use keiro_core::{PathState, PeerId, RefusalReason, TenantId};
 
 use crate::{
     data::command::DataThreadGone,
-    enrolment::random,
     error_response::internal,
     follow_endpoints::own_addresses,
     gateway::Gateway,
+    random::random,
     sites::direct_sites::{Ended, Standing},
 };
-
-/// What a hub has introduced of late, so that two sites that ask at once are introduced once, and one that asks all the
-/// time takes little of the hub's.
-#[derive(Debug, Default)]
-pub(crate) struct Introductions {
-    recent: BTreeMap<[Name; 2], Stopwatch>,
-}
-
-/// Two sites are not introduced again within this time. Ours: shorter than a branch waits between attempts.
-const AGAIN_AFTER: Duration = Duration::from_secs(10);
-/// Pairs that are introduced within that time; others stay with the hub. Ours: a thousand sites may each ask for one.
-const RECENT_MAX: usize = 1024;
-/// Of these, such that one site has asked for. Ours: as many sessions as a branch has.
-const RECENT_PER_SITE_MAX: usize = 16;
-
-impl Introductions {
-    /// Whether to introduce two sites of which the first has asked, which is taken as done.
-    fn take(&mut self, now: Stopwatch, asks: &Name, other: &Name) -> bool {
-        let is_recent = |at: &Stopwatch| now.saturating_duration_since(*at) < AGAIN_AFTER;
-        self.recent.retain(|_, at| is_recent(at));
-        let of_site = self.recent.keys().filter(|pair| pair[0] == *asks).count();
-        let pair = [asks.clone(), other.clone()];
-        let reverse = [other.clone(), asks.clone()];
-        let is_known = self.recent.contains_key(&pair) || self.recent.contains_key(&reverse);
-        if is_known || of_site >= RECENT_PER_SITE_MAX || self.recent.len() >= RECENT_MAX {
-            return false;
-        }
-        self.recent.insert(pair, now);
-        true
-    }
-}
 
 impl Gateway {
     /// At a branch: a tenant has packets for this address.
@@ -328,23 +296,4 @@ fn site_of(registry: &PublicRegistry, address: IpAddr) -> Option<&Name> {
     let mut others = others.filter(|site| site.name != registry.site);
     let site = others.find(|site| site.prefixes.iter().any(|net| net.contains(&address)));
     site.map(|site| &site.name)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn two_sites_are_introduced_once_in_a_while_and_one_site_to_few() {
-        let (mut introductions, start) = (Introductions::default(), Stopwatch::now());
-        let name = |number: usize| Name::new(format!("s{number}").as_str()).expect("a name");
-        assert!(introductions.take(start, &name(0), &name(1)));
-        assert!(!introductions.take(start, &name(0), &name(1)));
-        assert!(!introductions.take(start, &name(1), &name(0)), "both ask");
-        let more = (2..100).filter(|other| introductions.take(start, &name(0), &name(*other)));
-        assert_eq!(more.count(), RECENT_PER_SITE_MAX - 1);
-        assert!(introductions.take(start, &name(5), &name(6)));
-        assert!(introductions.take(start + AGAIN_AFTER, &name(1), &name(0)));
-        assert_eq!(introductions.recent.len(), 1, "others are forgotten");
-    }
 }

@@ -1,7 +1,6 @@
 //! Gateways that join the network of this hub: the registry is written, then they are answered, then they are peers.
 
 use std::{
-    collections::BTreeMap,
     fs::{File, TryLockError},
     net::{IpAddr, SocketAddr},
     path::Path,
@@ -19,49 +18,13 @@ use keiro_control::{
     protocol::EventKind,
 };
 use keiro_core::{AppId, PathState, PeerId};
-use keiro_linux::interface::{self, Interface};
 
-use crate::{data::command::DataThreadGone, gateway::Gateway, uplinks::connected};
+use crate::{
+    data::command::DataThreadGone, gateway::Gateway, random::random, uplinks::connected_networks,
+};
 
-/// When requests were judged and problems logged, so that gateways that join take little of this one's time.
-#[derive(Debug, Default)]
-pub(crate) struct Requests {
-    /// By provisional key, those of the last [`JUDGE_EVERY`].
-    judged: BTreeMap<PublicKey, Instant>,
-    /// When the last problem of the hub's own was logged.
-    logged: Option<Instant>,
-}
-
-/// Least time between two requests of one provisional peer that are judged; others are ignored. Ours: `keiro join` asks
-/// every two seconds until it is answered.
-const JUDGE_EVERY: Duration = Duration::from_secs(1);
-/// Least time between two log entries about problems of the hub's own. Ours.
-const LOG_EVERY: Duration = Duration::from_secs(60);
 /// How long after its end an invitation stays in the registry, so that who comes with it gets the reason. Ours.
 const ENDED_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
-
-impl Requests {
-    /// Whether a request is to be judged; notes that it is.
-    fn may_decide(&mut self, provisional: &PublicKey, now: Instant) -> bool {
-        let is_recent = |at: &Instant| now.saturating_duration_since(*at) < JUDGE_EVERY;
-        self.judged.retain(|_, at| is_recent(at));
-        let may = !self.judged.contains_key(provisional);
-        if may {
-            self.judged.insert(*provisional, now);
-        }
-        may
-    }
-
-    /// Whether to log a problem; notes that it is logged.
-    fn may_log(&mut self, now: Instant) -> bool {
-        let is_recent = |at: Instant| now.saturating_duration_since(at) < LOG_EVERY;
-        let may = !self.logged.is_some_and(is_recent);
-        if may {
-            self.logged = Some(now);
-        }
-        may
-    }
-}
 
 /// A site that is in the registry now.
 struct Admitted {
@@ -307,19 +270,6 @@ impl Gateway {
     }
 }
 
-/// Networks that interfaces are connected to, each with the interface.
-pub(crate) fn connected_networks() -> anyhow::Result<Vec<(String, IpNet)>> {
-    let interfaces = interface::list().context("cannot list this machine's interfaces")?;
-    let outside = interfaces.iter().filter(|interface| !interface.loopback);
-    let of_interface = |interface: &Interface| -> Vec<(String, IpNet)> {
-        let networks = connected(interface);
-        networks
-            .map(|network| (interface.name.clone(), network))
-            .collect()
-    };
-    Ok(outside.flat_map(of_interface).collect())
-}
-
 /// Another program that changes the registry must not hold the gateway up.
 ///
 /// # Errors
@@ -352,41 +302,9 @@ fn unix_seconds() -> u64 {
     since_epoch.map_or(0, |since_epoch| since_epoch.as_secs())
 }
 
-pub(crate) fn random() -> anyhow::Result<[u8; 32]> {
-    let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes).context("the system gives no random numbers")?;
-    Ok(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn one_request_of_a_key_is_judged_in_a_second_and_one_problem_logged_in_a_minute() {
-        let mut requests = Requests::default();
-        let (begin, keys) = (
-            Instant::now(),
-            [1, 2].map(|n| PublicKey::from_bytes([n; 32])),
-        );
-        let mut judged = Vec::new();
-        let mut logged = Vec::new();
-        for tenths in 0..700 {
-            let now = begin + Duration::from_millis(100 * tenths);
-            if requests.may_decide(&keys[0], now) && tenths < 30 {
-                judged.push(tenths);
-            }
-            if requests.may_log(now) {
-                logged.push(tenths);
-            }
-        }
-        assert_eq!(judged, [0, 10, 20]);
-        assert_eq!(logged, [0, 600]);
-        let now = begin + Duration::from_secs(69);
-        assert!(!requests.may_decide(&keys[0], now) && requests.may_decide(&keys[1], now));
-        assert!(requests.may_decide(&keys[0], now + JUDGE_EVERY));
-        assert_eq!(requests.judged.len(), 1, "others are forgotten");
-    }
 
     #[test]
     fn a_registry_that_another_program_changes_is_not_waited_for() {

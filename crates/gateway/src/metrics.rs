@@ -20,8 +20,8 @@ use prometheus_client::{
 
 use crate::{
     data::measure::{DelayBuckets, LatenessFigures},
+    document_counts::DocumentCounts,
     message_tls,
-    network_channel::DocumentCounts,
 };
 
 /// Everything that the page shows.

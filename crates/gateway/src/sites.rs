@@ -6,34 +6,30 @@
 //! force.
 
 pub(crate) mod direct_sites;
+mod introductions;
 mod pushes;
+mod requests;
 mod seen;
 
 use std::{
     fs,
     os::unix::fs::MetadataExt,
-    time::{Duration, Instant as Stopwatch, SystemTime},
+    time::{Duration, SystemTime},
 };
 
 use keiro_control::{
     ConfigError, PublicKey,
-    config::{Config, ConfigDiff, Found, Membership, Name, Peer, PeerOrigin},
+    config::{Config, Membership, Name, Peer, PeerOrigin},
     network::{DirectSite, NetworkState, PublicRegistry, Registry, Replica, SITES_MAX},
     network_channel::{Document, SitesUp},
-    protocol::EventKind,
 };
-use keiro_core::{AppId, Event, PeerId, RefusalReason};
+use keiro_core::{AppId, Event, PeerId};
 
-use self::{direct_sites::DirectSites, pushes::Pushes, seen::SeenSites};
-use crate::{
-    data::command::DataThreadGone,
-    direct::Introductions,
-    enrolment::{Requests, connected_networks},
-    follow_uplinks::look,
-    gateway::Gateway,
-    reload::Reloaded,
-    uplinks::{found_interfaces, withheld},
+use self::{
+    direct_sites::DirectSites, introductions::Introductions, pushes::Pushes, requests::Requests,
+    seen::SeenSites,
 };
+use crate::uplinks::connected_networks;
 
 /// What is known of the network, and the configuration that it is added to.
 pub(crate) struct Sites {
@@ -52,9 +48,10 @@ pub(crate) struct Sites {
     incarnation: u64,
     /// Of the registry.
     revision: u64,
-    pushes: Pushes,
+    /// Sites that are to be sent the registry.
+    pub(crate) pushes: Pushes,
     /// Of two hubs, which sites each has.
-    seen: SeenSites,
+    pub(crate) seen: SeenSites,
     /// At a branch, sessions with other branches.
     pub(crate) direct: DirectSites,
     /// At a hub, what was done for such sessions.
@@ -135,6 +132,39 @@ impl Sites {
         })
     }
 
+    /// Reads the registry's file again. `None`: it says the same as before.
+    ///
+    /// # Errors
+    /// The registry is wrong. It is not read again before its file changes.
+    pub(crate) fn prepare_changed(&mut self) -> Result<Option<PreparedSites>, ConfigError> {
+        self.retry = None;
+        let of_file = self.of_file.clone();
+        // Looked at before it is read, as in `prepare`.
+        let read = registry_of(&of_file);
+        match self.prepare(of_file) {
+            Ok(prepared) if prepared.state == self.state => {
+                self.take(prepared);
+                Ok(None)
+            }
+            Ok(prepared) => Ok(Some(prepared)),
+            Err(error) => {
+                self.read = read;
+                Err(error)
+            }
+        }
+    }
+
+    /// What there is with another state of the network.
+    pub(crate) fn with_state(&self, state: NetworkState) -> PreparedSites {
+        PreparedSites {
+            of_file: self.of_file.clone(),
+            state,
+            read: self.read,
+            direct: self.direct.wanted(),
+        }
+    }
+
+    /// What was prepared is in force.
     pub(crate) fn take(&mut self, prepared: PreparedSites) {
         let PreparedSites {
             of_file,
@@ -156,6 +186,48 @@ impl Sites {
             NetworkState::Branch(registry) => registry.direct_key(name).ok(),
             NetworkState::Hub(_) | NetworkState::SecondHub(_) | NetworkState::Nothing => None,
         });
+    }
+
+    /// What was prepared cannot be applied. What the file says is tried again when it changes, what the machine lacks
+    /// at the next look. `own`: this gateway's key.
+    pub(crate) fn on_not_applied(&mut self, prepared: PreparedSites, own: PublicKey) {
+        self.read = prepared.read;
+        self.retry = (!is_at_fault(&prepared.config(), own)).then_some(prepared.state);
+    }
+
+    /// What could not be applied for a reason that may pass.
+    pub(crate) fn take_retry(&mut self) -> Option<NetworkState> {
+        self.retry.take()
+    }
+
+    /// Instead of what was to be tried again.
+    pub(crate) fn set_retry(&mut self, retry: Option<NetworkState>) {
+        self.retry = retry;
+    }
+
+    /// Notes why the registry as it is now is not in force. Whether that is news.
+    pub(crate) fn on_rejected(&mut self, text: &str) -> bool {
+        if self.rejected.as_deref() == Some(text) {
+            return false;
+        }
+        self.rejected = Some(text.to_owned());
+        true
+    }
+
+    /// Keeps what a hub has sent for the next start.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn keep(&self) -> Result<(), String> {
+        let directory = &self.of_file.gateway.state_directory;
+        match &self.state {
+            NetworkState::Branch(registry) => match hub_key(&self.of_file) {
+                Some(hub) => registry.keep(directory, hub).map_err(|e| e.to_string()),
+                None => Ok(()),
+            },
+            NetworkState::SecondHub(replica) => replica.keep(directory).map_err(|e| e.to_string()),
+            NetworkState::Hub(_) | NetworkState::Nothing => Ok(()),
+        }
     }
 
     /// Why the registry as it is now is not in force; `None`: it is.
@@ -202,9 +274,24 @@ impl Sites {
         self.pushes.on_done(peer, is_delivered);
     }
 
+    /// Which sites the other hub has. Whether `peer` is the other hub, and these may be sites.
+    pub(crate) fn on_sites_up(&mut self, peer: &str, up: SitesUp) -> bool {
+        let is_of_other_hub = self.other_hub().is_some_and(|name| name.as_str() == peer);
+        if !is_of_other_hub || up.sites.len() > SITES_MAX {
+            return false;
+        }
+        self.seen.on_heard(up.sites);
+        true
+    }
+
+    /// Of the registry; a greater one has other sites.
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision
+    }
+
     /// What the peer of this name gets of the registry: a site its part, the second hub all of it. `None`: it is
     /// neither.
-    fn document_for(&self, peer: &str) -> Option<Document> {
+    pub(crate) fn document_for(&self, peer: &str) -> Option<Document> {
         let site = |registry: &Registry| {
             let mut sites = registry.sites.keys();
             sites.find(|name| name.as_str() == peer).cloned()
@@ -246,7 +333,7 @@ impl Sites {
     }
 
     /// The registry's file is another one than was read.
-    fn is_due(&self) -> bool {
+    pub(crate) fn is_due(&self) -> bool {
         let Some(Membership::Hub(_)) = &self.of_file.network else {
             return false;
         };
@@ -308,314 +395,6 @@ fn is_at_fault(written: &Config, own: PublicKey) -> bool {
     let number = |name: &str| AppId::of_name(name).0;
     let is_own = |peer: &Peer| peer.public_key == own;
     written.refuse_app_id_collisions(number).is_err() || written.peers.iter().any(is_own)
-}
-
-impl Gateway {
-    /// Why the configuration or the registry as it is now is not in force.
-    pub(crate) fn rejected(&self) -> Option<String> {
-        let of_file = self.config_file.rejected.as_ref();
-        of_file.or(self.sites.rejected.as_ref()).cloned()
-    }
-
-    /// Applies the registry if its file has changed.
-    pub(crate) fn follow_registry(&mut self) {
-        if self.draining {
-            return;
-        }
-        if !self.sites.is_due() {
-            if let Some(state) = self.sites.retry.take() {
-                let (of_file, read) = (self.sites.of_file.clone(), self.sites.read);
-                let direct = self.sites.direct.wanted();
-                self.adopt_and_keep(PreparedSites {
-                    of_file,
-                    state,
-                    read,
-                    direct,
-                });
-            }
-            return;
-        }
-        self.sites.retry = None;
-        let of_file = self.sites.of_file.clone();
-        // Looked at before it is read, as in `prepare`.
-        let read = registry_of(&of_file);
-        match self.sites.prepare(of_file) {
-            // It says the same as before.
-            Ok(prepared) if prepared.state == self.sites.state => self.sites.take(prepared),
-            Ok(prepared) => {
-                self.adopt_and_keep(prepared);
-            }
-            Err(error) => {
-                self.sites.read = read;
-                let problems = error.problems();
-                let first = problems.first().map(ToString::to_string);
-                let problems = problems.len() as u64;
-                self.reject_sites(format!("{error}"), problems, first.unwrap_or_default());
-            }
-        }
-    }
-
-    /// Whether the peer in this place is a hub of this branch: `Some(true)`: the one of its file.
-    pub(crate) fn hub_of_this(&self, index: usize) -> Option<bool> {
-        let Some(Membership::Branch { hub }) = &self.sites.of_file.network else {
-            return None;
-        };
-        let is_second = self.config.peers[index].origin == PeerOrigin::SecondHub;
-        (hub.0 == index || is_second).then_some(hub.0 == index)
-    }
-
-    /// Whether the peer in this place is the first hub, and this gateway the second.
-    pub(crate) fn is_first_hub(&self, index: usize) -> bool {
-        matches!(&self.sites.of_file.network, Some(Membership::SecondHub { first }) if first.0 == index)
-    }
-
-    /// What a hub has sent; kept for the next start, and applied. Why it is refused; `None`: it is not.
-    pub(crate) fn on_public_registry(
-        &mut self,
-        registry: &PublicRegistry,
-        is_of_first_hub: bool,
-    ) -> Option<RefusalReason> {
-        if let Err(error) = registry.check() {
-            let text = format!("what the hub has sent is not taken: {error}");
-            self.reject_sites(text.clone(), 1, text);
-            return Some(RefusalReason::Other);
-        }
-        let known = match &self.sites.state {
-            NetworkState::Branch(known) => Some(&**known),
-            NetworkState::Hub(_) | NetworkState::SecondHub(_) | NetworkState::Nothing => None,
-        };
-        let is_newer = match is_of_first_hub {
-            true => registry.follows(known),
-            false => registry.copy_follows(known),
-        };
-        if self.draining || !is_newer {
-            return None;
-        }
-        let is_news = known.is_none_or(|known| !registry.says_the_same(known));
-        let other_keys = known.map_or(Vec::new(), |known| registry.other_keys_than(known));
-        for site in other_keys {
-            tracing::warn!(
-                "site `{site}` has another public key: it has been replaced, or the hub gives a false one; direct \
-                 sessions trust the keys that the hub gives"
-            );
-        }
-        let prepared = PreparedSites {
-            of_file: self.sites.of_file.clone(),
-            state: NetworkState::Branch(Box::new(registry.clone())),
-            read: None,
-            direct: self.sites.direct.wanted(),
-        };
-        self.sites.retry = None;
-        match is_news {
-            true => self.adopt_and_keep(prepared),
-            false => self.sites.take(prepared),
-        }
-        None
-    }
-
-    /// What the first hub has sent to this one, the second; kept for the next start, and applied. Why it is refused;
-    /// `None`: it is not.
-    pub(crate) fn on_registry_copy(&mut self, replica: Replica) -> Option<RefusalReason> {
-        let checked = replica.check().and_then(|replica| {
-            replica.check_with(&self.sites.of_file, &[])?;
-            Ok(replica)
-        });
-        let replica = match checked {
-            Ok(replica) => replica,
-            Err(error) => {
-                let text = format!("what the first hub has sent is not taken: {error}");
-                self.reject_sites(text.clone(), 1, text);
-                return Some(RefusalReason::Other);
-            }
-        };
-        if self.draining {
-            return None;
-        }
-        let is_known = matches!(&self.sites.state, NetworkState::SecondHub(known) if replica.says_the_same(known));
-        let prepared = PreparedSites {
-            of_file: self.sites.of_file.clone(),
-            state: NetworkState::SecondHub(Box::new(replica)),
-            read: None,
-            direct: Vec::new(),
-        };
-        self.sites.retry = None;
-        match is_known {
-            true => self.sites.take(prepared),
-            false => self.adopt_and_keep(prepared),
-        }
-        None
-    }
-
-    /// Which sites the other hub has. Why it is refused; `None`: it is not.
-    pub(crate) fn on_sites_up(&mut self, peer: &str, up: SitesUp) -> Option<RefusalReason> {
-        let is_of_other_hub = self
-            .sites
-            .other_hub()
-            .is_some_and(|name| name.as_str() == peer);
-        if !is_of_other_hub || up.sites.len() > SITES_MAX {
-            return Some(RefusalReason::Other);
-        }
-        self.sites.seen.on_heard(up.sites);
-        None
-    }
-
-    /// Lets the configuration of a branch follow its sessions with other sites. Whether it does.
-    pub(crate) fn adopt_direct(&mut self) -> bool {
-        let prepared = PreparedSites {
-            of_file: self.sites.of_file.clone(),
-            state: self.sites.state.clone(),
-            read: self.sites.read,
-            direct: self.sites.direct.wanted(),
-        };
-        // What waits to be applied is still to be.
-        let retry = self.sites.retry.take();
-        // Its events are those of the peer.
-        let is_adopted = self.put_in_force(prepared).is_some();
-        self.sites.retry = retry;
-        is_adopted
-    }
-
-    /// Sends the other hub which sites this one has, if it does not know.
-    fn push_sites_up(&mut self) -> Result<(), DataThreadGone> {
-        let there = self.active.peer_ids().collect();
-        self.sites.seen.retain(&there);
-        let Some(other) = self.sites.other_hub().map(Name::to_string) else {
-            return Ok(());
-        };
-        let Some(other_id) = self.active.peer_id(&other) else {
-            return Ok(());
-        };
-        let peers = self.config.peers.iter();
-        let sites = peers.filter(|peer| peer.origin == PeerOrigin::Site);
-        let is_up = |peer: &&Peer| {
-            let id = self.active.peer_id(peer.name.as_str());
-            id.is_some_and(|id| self.sites.seen.is_up(id))
-        };
-        let up = sites.filter(is_up).map(|peer| peer.name.clone()).collect();
-        match self.sites.seen.poll(other_id, &up, Stopwatch::now()) {
-            true => {
-                let document = Document::SitesUp(SitesUp { sites: up });
-                self.send_network_document(&other, &document)
-            }
-            false => Ok(()),
-        }
-    }
-
-    /// Sends the registry to sites that do not have it as it is now.
-    pub(crate) fn push_registry(&mut self) -> Result<(), DataThreadGone> {
-        if !self.sites.pushes.take_news() {
-            return Ok(());
-        }
-        let (active, revision) = (&self.active, self.sites.revision);
-        let is_there = |peer| active.peer_name(peer).is_some();
-        self.sites.pushes.retain(is_there);
-        while let Some(peer) = self.sites.pushes.poll(revision) {
-            let name = self.active.peer_name(peer).map(str::to_owned);
-            let part = name
-                .as_deref()
-                .and_then(|name| self.sites.document_for(name));
-            match name.zip(part) {
-                Some((name, part)) => self.send_network_document(&name, &part)?,
-                // It is a peer of the file, or has an invitation alone.
-                None => self.sites.pushes.on_down(peer),
-            }
-        }
-        Ok(())
-    }
-
-    /// Sends again what was lost.
-    pub(crate) fn retry_pushes(&mut self) -> Result<(), DataThreadGone> {
-        self.sites.pushes.on_timeout();
-        self.push_registry()?;
-        self.push_sites_up()
-    }
-
-    /// Applies them. A branch keeps them for its next start, but for what cannot be applied, which must not keep it
-    /// from that.
-    fn adopt_and_keep(&mut self, prepared: PreparedSites) {
-        if !self.adopt_sites(prepared) {
-            return;
-        }
-        let directory = &self.sites.of_file.gateway.state_directory;
-        let kept = match &self.sites.state {
-            NetworkState::Branch(registry) => match hub_key(&self.sites.of_file) {
-                Some(hub) => registry.keep(directory, hub).map_err(|e| e.to_string()),
-                None => Ok(()),
-            },
-            NetworkState::SecondHub(replica) => replica.keep(directory).map_err(|e| e.to_string()),
-            NetworkState::Hub(_) | NetworkState::Nothing => Ok(()),
-        };
-        if let Err(error) = kept {
-            tracing::warn!(
-                error,
-                "the sites of the network are not kept; after a restart they are unknown until the hub is reached"
-            );
-        }
-    }
-
-    /// Whether they are in force now.
-    fn adopt_sites(&mut self, prepared: PreparedSites) -> bool {
-        let Some(changes) = self.put_in_force(prepared) else {
-            return false;
-        };
-        if !changes.is_empty() {
-            self.publish(EventKind::Reloaded { changes });
-        }
-        self.publish_device_events();
-        true
-    }
-
-    /// What has changed in the configuration; `None`: they cannot be applied.
-    fn put_in_force(&mut self, prepared: PreparedSites) -> Option<Box<ConfigDiff>> {
-        let written = prepared.config();
-        match self.try_adopt_sites(&written) {
-            Ok(Reloaded {
-                changes, problems, ..
-            }) => {
-                self.sites.take(prepared);
-                for problem in problems {
-                    tracing::error!("{problem}");
-                }
-                Some(changes)
-            }
-            Err(error) => {
-                self.sites.read = prepared.read;
-                // What the file says is tried again when it changes, what the machine lacks at the next look.
-                let own = self.process.public_key;
-                self.sites.retry = (!is_at_fault(&written, own)).then_some(prepared.state);
-                let text = format!("{error:#}");
-                self.reject_sites(text.clone(), 1, text);
-                None
-            }
-        }
-    }
-
-    fn try_adopt_sites(&mut self, written: &Config) -> anyhow::Result<Reloaded> {
-        self.refuse_own_key(written)?;
-        let machine =
-            look(self.network.as_mut(), written).map_err(|problem| anyhow::anyhow!("{problem}"))?;
-        let found = Found {
-            interfaces: found_interfaces(written, &machine, &self.found.interfaces),
-            withheld: withheld(written, &machine, &self.found.hosts),
-            ..self.found.of_config(written)
-        };
-        let reloaded = self.adopt(written, &found, &machine)?;
-        self.written = written.clone();
-        self.found = found;
-        // A second hub may have a name.
-        self.host_names.follow(&self.written);
-        self.follow_host_names();
-        Ok(reloaded)
-    }
-
-    fn reject_sites(&mut self, text: String, problems: u64, first: String) {
-        if self.sites.rejected.as_ref() == Some(&text) {
-            return;
-        }
-        tracing::error!("the sites of the network stay as they were: {text}");
-        self.sites.rejected = Some(text);
-        self.publish(EventKind::ConfigRejected { problems, first });
-    }
 }
 
 #[cfg(test)]

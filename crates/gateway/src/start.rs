@@ -50,6 +50,7 @@ use crate::{
     packet_trace::PacketTraces,
     planning::{PlanMode, PlannerInput, PlanningProblem, forecast::ForecastState},
     privileges::{self, Privileges},
+    random::random,
     recent_events::RecentEvents,
     replan_backoff::Backoff,
     running_settings::RunningSettings,
@@ -439,12 +440,6 @@ fn own_keys(config: &Config) -> anyhow::Result<(PrivateKey, key::PublicKey)> {
         );
     }
     Ok((private_key, public_key))
-}
-
-fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).context("the system gives no random numbers")?;
-    Ok(bytes)
 }
 
 /// Listeners for local programs.

@@ -13,11 +13,12 @@ use std::{
 };
 
 use keiro_control::{
+    PublicKey,
     config::Class,
     event_text::{clock_behind, key_fault},
     protocol::{
-        AggregationParameters, AssignedBy, DownReason, Event, EventKind, MoveReason, PathRef, Side,
-        Timestamp, VersionRange,
+        AggregationParameters, AssignedBy, DownReason, Event, EventKind, KeyFault, MoveReason,
+        PathRef, Side, Timestamp, VersionRange,
     },
     rounded::duration,
 };
@@ -27,12 +28,7 @@ use keiro_core::{
 };
 use keiro_model::aggregation::Parameters;
 
-use crate::{
-    active::Active,
-    diagnosis::{AnswerFault, fault_of},
-    path_ids::PeerPath,
-    target_monitor,
-};
+use crate::{active::Active, answer_fault::AnswerFault, path_ids::PeerPath, target_monitor};
 
 fn class_of(class: DeliveryClass) -> Class {
     match class {
@@ -771,5 +767,17 @@ impl MoveReports {
         }
         self.count = self.count.saturating_add(1);
         self.count <= MOVES_REPORTED_MAX
+    }
+}
+
+/// A fault of a key in the control protocol's types, with the key that was used.
+fn fault_of(fault: core::KeyFault) -> (KeyFault, Option<String>) {
+    match fault {
+        core::KeyFault::NotOurs => (KeyFault::NotOurs, None),
+        core::KeyFault::NotOfPeer(key) => {
+            let key = PublicKey::from_bytes(*key.as_bytes());
+            (KeyFault::NotOfPeer, Some(key.to_string()))
+        }
+        core::KeyFault::Preshared => (KeyFault::Preshared, None),
     }
 }

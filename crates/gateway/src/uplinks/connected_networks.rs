@@ -10,9 +10,10 @@ use std::{
     path::Path,
 };
 
+use anyhow::Context;
 use ipnet::IpNet;
 use keiro_control::config::{Config, ConnectedNetwork, HostName, OwnGround, Withheld};
-use keiro_linux::interface::Interface;
+use keiro_linux::interface::{self, Interface};
 
 use super::{Network, interface_of};
 
@@ -56,8 +57,21 @@ fn own_ground(config: &Config, network: &Network) -> OwnGround {
     }
 }
 
+/// Networks that interfaces are connected to, each with the interface.
+pub(crate) fn connected_networks() -> anyhow::Result<Vec<(String, IpNet)>> {
+    let interfaces = interface::list().context("cannot list this machine's interfaces")?;
+    let outside = interfaces.iter().filter(|interface| !interface.loopback);
+    let of_interface = |interface: &Interface| -> Vec<(String, IpNet)> {
+        let networks = connected(interface);
+        networks
+            .map(|network| (interface.name.clone(), network))
+            .collect()
+    };
+    Ok(outside.flat_map(of_interface).collect())
+}
+
 /// Networks on the link of an interface, or its neighbour on it.
-pub(crate) fn connected(interface: &Interface) -> impl Iterator<Item = IpNet> {
+fn connected(interface: &Interface) -> impl Iterator<Item = IpNet> {
     let networks = interface.addresses.iter().filter_map(|address| {
         let on_link = address.peer.unwrap_or(address.ip);
         IpNet::new(on_link, address.prefix_len).ok()
