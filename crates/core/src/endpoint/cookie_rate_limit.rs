@@ -3,9 +3,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use keiro_units::{ByteCount, Instant};
+use keiro_units::{Bandwidth, ByteCount, Instant};
 
-use super::{cookie_requests::RequestHistory, handshake_load::InitiationUnderLoad};
+use super::cookie_requests::RequestHistory;
 use crate::{id::SocketId, wire::COOKIE_LEN};
 
 /// Cookie replies to strangers are counted over this time, so that a flood does not use up those
@@ -35,11 +35,12 @@ struct RateLimit {
 }
 
 impl CookieRateLimit {
-    /// Whether another reply may be sent.
+    /// Whether another reply may leave a socket. `uplink`: what may leave there; `None`: it is not bounded.
     pub(super) fn admit(
         &mut self,
         now: Instant,
-        initiation: InitiationUnderLoad,
+        socket: SocketId,
+        uplink: Option<Bandwidth>,
         before: RequestHistory,
     ) -> bool {
         self.was_used = true;
@@ -51,8 +52,8 @@ impl CookieRateLimit {
         }
         let [first, again] = &mut self.limits;
         match before {
-            RequestHistory::Unanswered => again.admit(now, initiation),
-            RequestHistory::Never | RequestHistory::Answered => first.admit(now, initiation),
+            RequestHistory::Unanswered => again.admit(now, socket, uplink),
+            RequestHistory::Never | RequestHistory::Answered => first.admit(now, socket, uplink),
         }
     }
 
@@ -70,12 +71,12 @@ impl CookieRateLimit {
 }
 
 impl RateLimit {
-    fn admit(&mut self, now: Instant, initiation: InitiationUnderLoad) -> bool {
+    fn admit(&mut self, now: Instant, socket: SocketId, uplink: Option<Bandwidth>) -> bool {
         if self.count >= COOKIES_MAX {
             return false;
         }
-        if let Some(rate) = initiation.uplink {
-            let next = self.next.entry(initiation.socket).or_default();
+        if let Some(rate) = uplink {
+            let next = self.next.entry(socket).or_default();
             if rate.is_zero() || *next > now {
                 return false;
             }

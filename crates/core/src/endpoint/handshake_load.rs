@@ -120,7 +120,10 @@ impl HandshakeLoad {
             .cookie_requests
             .get_or_insert_with(|| CookieRequestTable::new(hash_seed()));
         let before = requests.on_request(source);
-        match self.cookies.admit(now, initiation, before) {
+        match self
+            .cookies
+            .admit(now, initiation.socket, initiation.uplink, before)
+        {
             true => {
                 requests.on_answered(source);
                 Admission::Cookie

@@ -3,14 +3,15 @@
 //! `docs/wire-format.md` describes every byte; `tests/endpoint/wire_document.rs` holds it against this code.
 
 mod frame;
+mod frame_error;
+mod frame_type;
 mod packet;
 mod report;
 mod varint;
 mod version;
 
-pub use frame::{
-    AckFrame, AckRanges, Frame, FrameError, MessageStatus, ParityFrame, RefusalCause, StreamHead,
-};
+pub use frame::{AckFrame, AckRanges, Frame, MessageStatus, ParityFrame, RefusalCause, StreamHead};
+pub use frame_error::FrameError;
 pub use packet::{
     ANY_INITIATION_LEN_MIN, COOKIE_LEN, DATA_HEADER_LEN, DataHeader, HandshakePayload,
     INITIATION_LEN, KIND_COOKIE, KIND_DATA, KIND_INITIATION, KIND_RESPONSE, KIND_VERSION_REPLY,

@@ -4,7 +4,8 @@ use std::{cmp::Ordering, time::Duration};
 
 use super::{
     FrameError, Reader, VARINT_MAX,
-    frame::{FEEDBACK, TRAIN_REPORT, field},
+    frame_error::field,
+    frame_type::{FEEDBACK, TRAIN_REPORT},
     put_varint,
 };
 

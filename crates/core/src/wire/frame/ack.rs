@@ -1,6 +1,7 @@
 //! Acknowledgements.
 
-use super::{ACK, Frame, FrameError, field};
+use super::Frame;
+use crate::wire::{FrameError, frame_error::field, frame_type::ACK};
 use crate::wire::{Reader, put_varint};
 
 /// Most ranges in one acknowledgement; earlier acknowledgements had the older ones.

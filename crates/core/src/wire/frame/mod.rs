@@ -9,13 +9,14 @@ mod tests;
 
 use std::net::SocketAddr;
 
-use thiserror::Error;
-
 pub use self::{
     ack::{AckFrame, AckRanges},
     parity::ParityFrame,
 };
 use super::{
+    FrameError,
+    frame_error::field,
+    frame_type::*,
     report::{Feedback, TrainReport},
     varint_len,
 };
@@ -24,52 +25,6 @@ use crate::{
     id::AppId,
     tenant::PrefixMismatch,
 };
-
-const PADDING: u64 = 0x00;
-const PING: u64 = 0x01;
-const ACK: u64 = 0x02;
-const PATH_CHALLENGE: u64 = 0x03;
-const PATH_RESPONSE: u64 = 0x04;
-const DATAGRAM: u64 = 0x05;
-const FRAGMENT: u64 = 0x06;
-const MESSAGE: u64 = 0x07;
-const MESSAGE_DONE: u64 = 0x08;
-const MESSAGE_DROP: u64 = 0x09;
-const CREDIT: u64 = 0x0a;
-const CLOSE: u64 = 0x0b;
-const STREAM_OPEN: u64 = 0x0c;
-const STREAM: u64 = 0x0d;
-/// As [`STREAM`], and nothing follows.
-const STREAM_FIN: u64 = 0x0e;
-const STREAM_CREDIT: u64 = 0x0f;
-const STREAM_RESET: u64 = 0x10;
-const AGGREGATE: u64 = 0x11;
-const PACKET: u64 = 0x12;
-/// As [`PACKET`], and it waited long at the sender: to be marked.
-const PACKET_MARKED: u64 = 0x13;
-const STREAM_RETURN: u64 = 0x14;
-/// Frame types from here on carry a length, so that a receiver can skip unknown ones.
-const SKIPPABLE: u64 = 0x40;
-
-/// A peer that does not know trains skips them.
-const TRAIN: u64 = 0x40;
-pub(super) const TRAIN_REPORT: u64 = 0x41;
-pub(super) const FEEDBACK: u64 = 0x42;
-/// A peer that does not know groups skips these, and reads what follows.
-const PROTECTED: u64 = 0x43;
-const PARITY: u64 = 0x44;
-const UNKNOWN_TENANT: u64 = 0x45;
-/// A peer that does not know it skips it, and reads the CLOSE behind it.
-const REFUSAL: u64 = 0x46;
-/// A peer that does not know it skips it.
-const PREFIX_MISMATCH: u64 = 0x47;
-/// A peer that does not know it skips it, and measures as before.
-const PROBE_LIMIT: u64 = 0x48;
-/// Sent only to peers that know it.
-const PACKET_PART: u64 = 0x49;
-/// Sent only to peers that know them.
-const TENANT_LIMITED: u64 = 0x4a;
-const TENANT_UNIT: u64 = 0x4b;
 
 /// Most aggregates of a group.
 const GROUP_MAX: u8 = 32;
@@ -278,25 +233,6 @@ pub enum MessageStatus {
     Delivered,
     /// The receiver did not take it, for this reason.
     Refused(RefusalReason),
-}
-
-/// The frames of an authentic packet cannot be parsed: the peer is broken or another version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum FrameError {
-    /// A frame ends after the packet does.
-    #[error("frame is cut off")]
-    Truncated,
-    /// A type below the range that may be skipped.
-    #[error("unknown frame type")]
-    UnknownType,
-    /// A field has a value that it cannot have.
-    #[error("field out of range")]
-    Range,
-}
-
-/// A field that the packet may be too short for.
-pub(super) fn field<T>(value: Option<T>) -> Result<T, FrameError> {
-    value.ok_or(FrameError::Truncated)
 }
 
 impl Frame<'_> {

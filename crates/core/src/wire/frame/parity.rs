@@ -1,6 +1,7 @@
 //! What gives back lost aggregates.
 
-use super::{FrameError, GROUP_MAX, PARITY, field};
+use super::GROUP_MAX;
+use crate::wire::{FrameError, frame_error::field, frame_type::PARITY};
 use crate::wire::{Reader, VARINT_MAX, put_varint, varint_len};
 
 /// Most parity packets of a group.
