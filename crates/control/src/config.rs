@@ -53,7 +53,7 @@ pub use self::{
     endpoint::{HostName, HostPort, PEER_ENDPOINTS_MAX, PeerEndpoint},
     history::History,
     idle::IdleCost,
-    local::{DEFAULT_PATH_PORT, Family, InterfaceLocal, Local, UPLINK_TABLES},
+    local::{DEFAULT_PATH_PORT, Family, InterfaceLocal, Local},
     membership::{Hub, Membership},
     message_tls::{
         DEFAULT_CLIENT_BYTES_MAX, DEFAULT_CLIENT_CONNECTIONS_MAX, DEFAULT_CLIENT_MESSAGES_MAX,
@@ -61,13 +61,14 @@ pub use self::{
     },
     network::{Network, admits, names_alone},
     network_template::{NetworkTemplate, TenantTemplate},
-    own_ground::{Conflict, ConnectedNetwork, Learned, OwnGround, PrefixOwner, Withheld},
+    own_ground::{Conflict, ConnectedNetwork, OwnGround, Withheld},
     resolve::{Found, FoundInterface, further_name},
     store::{Endpoint, Etcd, Store},
     template::{Template, Uplink},
     tenant::{
-        DEFAULT_TENANT_MTU, DEFAULT_TENANT_QUEUE, DEFAULT_TENANTS_MAX, Fairness, Mapping,
-        MappingError, Member, Tenant, TenantController, TenantPeer, TenantRule, WhenStopped,
+        DEFAULT_TENANT_MTU, DEFAULT_TENANT_QUEUE, DEFAULT_TENANTS_MAX, Fairness, Learned, Mapping,
+        MappingError, Member, PrefixOwner, Tenant, TenantController, TenantPeer, TenantRule,
+        UPLINK_TABLES, WhenStopped,
     },
     uplinks::{AutoUplinks, Pattern},
 };

@@ -15,6 +15,7 @@ mod snapshot;
 mod tenant;
 #[cfg(test)]
 mod tests;
+mod timestamp;
 mod what_if;
 
 pub use keiro_stats_export::Stats;
@@ -22,8 +23,8 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     event::{
-        AddressField, DownReason, Event, EventKind, KeyFault, MoveReason, PathRef, Side, Timestamp,
-        VersionRange,
+        AddressField, AggregationParameters, DownReason, Event, EventKind, JudgedBy, KeyFault,
+        MoveReason, PathRef, Side, VersionRange,
     },
     history::{
         AppHistory, AppHistoryRow, HistoryKind, HistorySnapshot, HistoryState, PathHistory,
@@ -33,15 +34,15 @@ pub use self::{
     message_client::{MessageClientSnapshot, MessageClients},
     network::{NetworkSiteSnapshot, NetworkSnapshot, SiteRoute},
     snapshot::{
-        AggregationChange, AggregationParameters, AggregationSnapshot, AppSnapshot, AssignedBy,
-        Candidate, DelaySummary, DelayTerms, ExcessLossSnapshot, Explanation, FecSnapshot,
-        ForwardSnapshot, JudgedBy, LineUseSnapshot, ListenerSnapshot, ModelState, MoveThreshold,
-        PathFault, PathSnapshot, PathState, PeerSnapshot, PeerState, PlanInSite, PlanSnapshot,
-        PlannedApp, PredictedPercentiles, RecentEvent, SharedLineSnapshot, SpreadPathSnapshot,
-        StatusSnapshot, StoreSnapshot, StoreState, TcpForwardSnapshot, TcpListenerSnapshot,
-        VersionSnapshot, WorkloadSnapshot,
+        AggregationChange, AggregationSnapshot, AppSnapshot, AssignedBy, Candidate, DelaySummary,
+        DelayTerms, ExcessLossSnapshot, Explanation, FecSnapshot, ForwardSnapshot, LineUseSnapshot,
+        ListenerSnapshot, ModelState, MoveThreshold, PathFault, PathSnapshot, PathState,
+        PeerSnapshot, PeerState, PlanInSite, PlanSnapshot, PlannedApp, PredictedPercentiles,
+        RecentEvent, SharedLineSnapshot, SpreadPathSnapshot, StatusSnapshot, StoreSnapshot,
+        StoreState, TcpForwardSnapshot, TcpListenerSnapshot, VersionSnapshot, WorkloadSnapshot,
     },
     tenant::{DeviceState, MappedNetwork, TenantPathSnapshot, TenantPeerSnapshot, TenantSnapshot},
+    timestamp::Timestamp,
     what_if::{InvalidValue, SupposedTwice, WHAT_IF_APPS_MAX, WHAT_IF_MAX, WhatIf, WhatIfError},
 };
 use crate::config::ConfigDiff;

@@ -1,7 +1,7 @@
 //! Where a path leaves this gateway: from a fixed address, or by an interface with whatever address
 //! that has.
 
-use std::{fmt, net::SocketAddr, ops::RangeInclusive};
+use std::{fmt, net::SocketAddr};
 
 use keiro_config::{Located, TableReader, ValueError, choice};
 use toml::de::DeValue;
@@ -16,10 +16,6 @@ use super::{
 
 /// Default of `port`.
 pub const DEFAULT_PATH_PORT: u16 = 7600;
-
-/// Routing tables of uplinks, which gateways make themselves where the kernel filters by the reverse path. No
-/// tenant has one of them. Ours: none that a person would number so.
-pub const UPLINK_TABLES: RangeInclusive<u32> = 7_600_000..=15_599_999;
 
 /// Where a path leaves this gateway.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -12,21 +12,10 @@ use std::{
 
 use ipnet::IpNet;
 
-use super::{Config, HostName, Membership, Name, Peer, PeerEndpoint, PeerOrigin, Tenant};
-
-/// A prefix that a tenant has from the registry of its network and not from its file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Learned {
-    pub prefix: IpNet,
-    pub owner: PrefixOwner,
-}
-
-/// Behind which gateway a prefix is.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum PrefixOwner {
-    Hub,
-    Site(Name),
-}
+use super::{
+    Config, HostName, Learned, Membership, Name, Peer, PeerEndpoint, PeerOrigin, PrefixOwner,
+    Tenant,
+};
 
 /// What this machine needs to reach outside the tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

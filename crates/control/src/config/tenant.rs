@@ -25,6 +25,7 @@ use toml::{Spanned, de::DeValue};
 
 pub use self::mapping::{Mapping, MappingError};
 pub use self::member::Member;
+pub use self::values::UPLINK_TABLES;
 use self::values::text;
 use self::values::{
     addresses, decrease, device_queues, dscp, increase, interfaces, own_device, ports, prefix,
@@ -36,7 +37,7 @@ pub(super) use self::{
     values::{confined, count, device, integer},
 };
 use super::{
-    AppIndex, Config, Learned, Name, PeerIndex,
+    AppIndex, Config, Name, PeerIndex,
     entries::{EntryNames, Names, Reader},
     values::{in_range, positive_time, value},
 };
@@ -116,6 +117,20 @@ pub struct Tenant {
     pub peers: Vec<TenantPeer>,
     /// In order; the first that matches decides.
     pub rules: Vec<TenantRule>,
+}
+
+/// A prefix that a tenant has from the registry of its network and not from its file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Learned {
+    pub prefix: IpNet,
+    pub owner: PrefixOwner,
+}
+
+/// Behind which gateway a prefix is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PrefixOwner {
+    Hub,
+    Site(Name),
 }
 
 /// `[tenant.NAME.peer.PEER]`.

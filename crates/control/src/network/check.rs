@@ -12,7 +12,7 @@ use keiro_config::Report;
 use super::{
     DEFAULT_APP, Registry, SITE_PREFIXES_MAX, Site, SiteSpans,
     addresses::of_hub,
-    read::{Draft, DraftApp},
+    draft::{Draft, DraftApp},
 };
 use crate::config::{Class, Config, ConfigError, Name, Tenant, is_forwarded};
 

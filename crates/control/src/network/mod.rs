@@ -9,6 +9,7 @@
 mod addresses;
 mod check;
 mod direct;
+mod draft;
 mod edit;
 mod expand;
 mod public;

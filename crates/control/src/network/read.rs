@@ -21,12 +21,13 @@ use super::{
     INVITATIONS_MAX, Invitation, InvitationId, NETWORK_APPS_MAX, Origin, Redemption, Registry,
     SECOND_HUBS_MAX, SITE_NAME_BYTES_MAX, SITE_PREFIXES_MAX, SITES_MAX, SecondHub, Site, SiteSpans,
     check,
+    draft::{Draft, DraftApp, InvitationSpans},
     text::{LIMITS, without_secrets},
 };
 use crate::{
     config::{
-        AppNeeds, ConfigError, Name, PeerEndpoint, app_needs, name, peer_endpoints, prefixes,
-        public_key, value,
+        ConfigError, Name, PeerEndpoint, app_needs, name, peer_endpoints, prefixes, public_key,
+        value,
     },
     key::{KeyError, PresharedKey, PublicKey},
 };
@@ -72,39 +73,6 @@ pub(super) fn registry(text: &str, file: &str) -> Result<Registry, ConfigError> 
             second_hub: second_spans,
         },
     })
-}
-
-/// A registry that is being read. An entry that is wrong is missing and has a problem in the report.
-pub(super) struct Draft {
-    tenant: Option<Located<Name>>,
-    direct: bool,
-    /// In the order of the file.
-    pub(super) apps: Vec<DraftApp>,
-    pub(super) sites: BTreeMap<Name, (Site, SiteSpans)>,
-    pub(super) second_hub: Option<(Name, SecondHub, SiteSpans)>,
-    pub(super) invitations: BTreeMap<Name, (Invitation, InvitationSpans)>,
-}
-
-impl Draft {
-    /// Sites and the second hub, with their places.
-    pub(super) fn members(&self) -> impl Iterator<Item = (&Name, &Site, &SiteSpans)> {
-        let sites = self.sites.iter();
-        let second = self.second_hub.iter();
-        sites
-            .map(|(name, (site, spans))| (name, site, spans))
-            .chain(second.map(|(name, hub, spans)| (name, &hub.site, spans)))
-    }
-}
-
-pub(super) struct DraftApp {
-    pub(super) at: Range<usize>,
-    pub(super) name: Name,
-    pub(super) needs: AppNeeds,
-}
-
-pub(super) struct InvitationSpans {
-    pub(super) id: Range<usize>,
-    pub(super) public_key: Range<usize>,
 }
 
 fn read(document: &DeTable<'_>, report: &mut Report<'_>) -> Draft {

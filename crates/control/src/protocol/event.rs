@@ -1,9 +1,9 @@
 //! Events of `monitor`: one event, one line, with the reason in numbers.
 
-use std::{fmt, str::FromStr, time::SystemTime};
+use std::fmt;
 
-use super::{AggregationParameters, JudgedBy};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use super::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::config::{Class, ConfigDiff};
 
@@ -537,9 +537,33 @@ pub enum MoveReason {
     Unknown,
 }
 
-/// A time of day: RFC 3339 in UTC with microseconds, `2026-01-31T12:00:00.000000Z`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Timestamp(pub SystemTime);
+/// Size, interval and copies of aggregates.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct AggregationParameters {
+    /// S: most IP bytes in an interval, one copy counted.
+    pub size_bytes: u64,
+    /// I.
+    pub interval_seconds: f64,
+    /// N: how often each is sent.
+    pub copies: u64,
+}
+
+/// What says whether a latency target is met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum JudgedBy {
+    /// Measured delays: their mean in a plan, elsewhere their 99th percentile.
+    Measurement,
+    /// The same by the model of the scheduler in use.
+    Forecast,
+    /// The mean by [path-selection eq. 3], for want of a forecast.
+    Equation3,
+    /// Something of a newer gateway.
+    #[serde(other)]
+    Unknown,
+}
 
 impl EventKind {
     /// The names of all events of this version.
@@ -637,51 +661,5 @@ impl EventKind {
             Self::EventsLost { .. } => "events_lost",
             Self::Unknown => "unknown",
         }
-    }
-}
-
-impl fmt::Display for Timestamp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // humantime cannot print times before 1970 or after 9999; a clock that far off is not
-        // worth failing for.
-        let last = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(253_402_300_799);
-        let time = self.0.clamp(SystemTime::UNIX_EPOCH, last);
-        write!(f, "{}", humantime::format_rfc3339_micros(time))
-    }
-}
-
-impl FromStr for Timestamp {
-    type Err = humantime::TimestampError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        humantime::parse_rfc3339(text).map(Self)
-    }
-}
-
-impl Serialize for Timestamp {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Timestamp {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(de::Error::custom)
-    }
-}
-
-#[cfg(test)]
-impl schemars::JsonSchema for Timestamp {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Timestamp".into()
-    }
-
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({
-            "description": "A time of day: RFC 3339 in UTC with microseconds.",
-            "type": "string",
-            "format": "date-time"
-        })
     }
 }

@@ -18,7 +18,7 @@ pub use self::plan::{
     Candidate, DelayTerms, ExcessLossSnapshot, Explanation, LineUseSnapshot, MoveThreshold,
     PlanInSite, PlanSnapshot, PlannedApp, SharedLineSnapshot, SpreadPathSnapshot,
 };
-use super::{Event, HistorySnapshot, Stats, Timestamp};
+use super::{AggregationParameters, Event, HistorySnapshot, JudgedBy, Stats, Timestamp};
 use crate::config::{Class, Planner, Scheduler};
 
 /// Version of the gateway and of the protocol.
@@ -245,18 +245,6 @@ pub struct AggregationSnapshot {
     /// What that is from: `copies`, `trains` or how old it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth_source: Option<String>,
-}
-
-/// Size, interval and copies of aggregates.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct AggregationParameters {
-    /// S: most IP bytes in an interval, one copy counted.
-    pub size_bytes: u64,
-    /// I.
-    pub interval_seconds: f64,
-    /// N: how often each is sent.
-    pub copies: u64,
 }
 
 /// Parity of groups of aggregates.
@@ -491,22 +479,6 @@ pub struct AppSnapshot {
     /// Its TCP forward.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp_forward: Option<TcpForwardSnapshot>,
-}
-
-/// What says whether a latency target is met.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum JudgedBy {
-    /// Measured delays: their mean in a plan, elsewhere their 99th percentile.
-    Measurement,
-    /// The same by the model of the scheduler in use.
-    Forecast,
-    /// The mean by [path-selection eq. 3], for want of a forecast.
-    Equation3,
-    /// Something of a newer gateway.
-    #[serde(other)]
-    Unknown,
 }
 
 /// Percentiles of a predicted delay, by the queueing model; absent: it does not hold.

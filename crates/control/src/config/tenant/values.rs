@@ -8,8 +8,6 @@ use keiro_model::fairness::controller::Weight;
 use keiro_units::Bandwidth;
 use toml::{Spanned, de::DeValue};
 
-use crate::config::local::UPLINK_TABLES;
-
 const PROTOCOLS: &[(&str, u8)] = &[
     ("icmp", 1),
     ("tcp", 6),
@@ -23,6 +21,9 @@ const DEVICE_BYTES_MAX: usize = 15;
 const ADDRESSES_MAX: usize = 16;
 /// As `keiro-model` takes them.
 const WEIGHT_HINT: &str = "write a number from 0.001 to 1000000, as in weight = 2";
+/// Routing tables of uplinks, which gateways make themselves where the kernel filters by the reverse path. No
+/// tenant has one of them. Ours: none that a person would number so.
+pub const UPLINK_TABLES: RangeInclusive<u32> = 7_600_000..=15_599_999;
 /// `RT_TABLE_DEFAULT`, `_MAIN`, `_LOCAL` (`linux/rtnetlink.h`).
 const TABLES_OF_THE_KERNEL: RangeInclusive<u32> = 253..=255;
 
