@@ -21,9 +21,8 @@ use keiro_stats_export::Stats;
 
 use crate::{
     config::{AsbrConfig, Behaviour, ConfigError, EgressPeer, Neighbour, SpeakerConfig},
-    daemon::Role,
+    daemon::{Role, keep_speaker, keep_tables, keep_value, needs},
     forwarding::{Configured, Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
-    reload::{keep_speaker, keep_tables, keep_value, needs},
     stats::EgressPeerStats,
     status::{PathStatus, PeerExplanation, PeerStatus, covering},
 };

@@ -3,6 +3,8 @@
 //! Each request has a thread that reads it, gets the answer from the event loop, and adds the
 //! kernel's state, which would take too long for the event loop.
 
+mod message;
+
 use std::{
     fs,
     io::{self, BufRead, BufReader, Read, Write},
@@ -20,41 +22,11 @@ use std::{
     time::Duration,
 };
 
-use ipnet::IpNet;
 use keiro_linux::{privilege, unix};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::{
-    daemon::Handle,
-    kernel::KernelView,
-    status::{Explanation, Reloaded, Status, TimedEvent},
-};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Request {
-    /// The status of the daemon.
-    Status,
-    /// What is known about a prefix.
-    Explain(IpNet),
-    /// Events from now on. The answer is [`Answer::Monitoring`], then a [`TimedEvent`] per line
-    /// until either side closes the connection.
-    Monitor,
-    /// Read the configuration file again.
-    Reload,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Answer {
-    Status(Box<Status>),
-    Explanation(Box<Explanation>),
-    Monitoring,
-    /// The new configuration is in force.
-    Reloaded(Box<Reloaded>),
-    /// The request was rejected, for this reason.
-    Refused(String),
-}
+pub use self::message::{Answer, Request};
+use crate::{handle::Handle, kernel::KernelView, status::TimedEvent};
 
 /// The event loop's reply to a request thread.
 pub(crate) enum Reply {

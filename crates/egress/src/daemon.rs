@@ -5,6 +5,7 @@
 //! neighbour learns of it.
 
 mod events;
+mod reload;
 mod report;
 mod session_links;
 
@@ -39,13 +40,16 @@ use keiro_linux::{
 use keiro_units::Instant;
 use sd_notify::NotifyState;
 
+use self::reload::Reloading;
+pub(crate) use self::reload::{keep_speaker, keep_tables, keep_value, needs};
+pub use crate::handle::Handle;
 use crate::{
     config::{ConfigError, Neighbour, SpeakerConfig},
     connections::{Connections, Token},
     control::ControlSocket,
     forwarding::{Forwarding, ForwardingError, NextHop, PeerIndex},
+    handle::Trigger,
     links::Links,
-    reload::Reloading,
     stats::EgressStats,
     status::{PeerExplanation, PeerStatus, Reloaded, TimedEvent},
 };
@@ -186,35 +190,6 @@ pub struct Daemon<R: Role> {
 }
 
 type PeerState = (usize, Option<Ipv6Addr>);
-
-/// Controls a daemon from another thread.
-#[derive(Clone)]
-pub struct Handle(Arc<Trigger>);
-
-struct Trigger {
-    waker: Waker,
-    stop: AtomicBool,
-    reload: AtomicBool,
-}
-
-impl Handle {
-    /// Makes the event loop run once.
-    pub fn wake(&self) {
-        self.0.waker.wake();
-    }
-
-    /// Reads the configuration again.
-    pub fn reload(&self) {
-        self.0.reload.store(true, Ordering::Release);
-        self.0.waker.wake();
-    }
-
-    /// Ends the sessions and then the daemon.
-    pub fn stop(&self) {
-        self.0.stop.store(true, Ordering::Release);
-        self.0.waker.wake();
-    }
-}
 
 impl<R: Role> Daemon<R> {
     /// Opens the listeners and adds the neighbours; sessions begin with [`serve`](Self::serve).

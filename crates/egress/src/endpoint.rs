@@ -19,10 +19,9 @@ use keiro_units::Instant;
 use crate::{
     asbr::best_paths,
     config::{Class, ConfigError, EndpointConfig, EndpointPeer, Neighbour, SpeakerConfig},
-    daemon::Role,
+    daemon::{Role, keep_speaker, keep_tables, keep_value},
     forwarding::{Configured, Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
     multipath::ConnectionSettings,
-    reload::{keep_speaker, keep_tables, keep_value},
     stats::EgressPeerStats,
     status::{PathStatus, PeerExplanation, PeerStatus, Reloaded, covering},
 };

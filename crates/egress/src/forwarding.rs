@@ -3,6 +3,8 @@
 //! The daemons describe segments and routes with the types of this module. [`Memory`] implements
 //! the trait for tests, [`crate::kernel`] for Linux.
 
+mod route;
+
 use std::{
     collections::BTreeMap,
     fmt,
@@ -14,61 +16,13 @@ use std::{
 use ipnet::IpNet;
 use keiro_units::Instant;
 
+pub use self::route::{ForwardingError, NextHop, PeerIndex, RouteChange, Table, Via};
 use crate::{
     config::{EgressPeer, EndpointPeer, Neighbour},
     kernel::KernelView,
     multipath::ConnectionSettings,
     status::{Compared, ComparisonStatus, PrefixStatus},
 };
-
-/// An egress peer, as an index into the configuration that the daemon started with; peers added
-/// later get new indices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PeerIndex(pub usize);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Table {
-    /// The main table: best paths.
-    Main,
-    /// The table of an egress peer. A destination without a route in it is unreachable; no other
-    /// table is consulted.
-    Peer(PeerIndex),
-}
-
-/// Where a route sends packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Via {
-    /// To a next hop.
-    Router {
-        /// The egress peer whose route it is, since its interface may be configured; `None`: not a
-        /// route of an egress peer.
-        peer: Option<PeerIndex>,
-        address: IpAddr,
-        /// The link-local next hop, preferred if the neighbour sent one.
-        link_local: Option<Ipv6Addr>,
-    },
-    /// Into an SRv6 segment (H.Encaps): the SID of another router.
-    Segment(Ipv6Addr),
-}
-
-/// A route to install or remove.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RouteChange {
-    pub table: Table,
-    pub destination: IpNet,
-    /// The new next hop; `None`: remove the route.
-    pub via: Option<Via>,
-}
-
-/// A next hop whose reachability changed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NextHop {
-    /// The egress peer whose routes use it; `None`: routes of other neighbours.
-    pub peer: Option<PeerIndex>,
-    pub address: IpAddr,
-    /// Why it is unreachable; `None`: it is reachable again.
-    pub lost: Option<String>,
-}
 
 /// The egress peers, and what else may change at run time.
 #[derive(Clone, Copy, Debug)]
@@ -85,15 +39,6 @@ pub enum Configured<'a> {
         /// Settings for new connections.
         others: ConnectionSettings<'a>,
     },
-}
-
-/// A change that failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what}: {reason}")]
-pub struct ForwardingError {
-    pub what: String,
-    /// Why it failed, and what to try.
-    pub reason: String,
 }
 
 /// The forwarding plane.

@@ -11,7 +11,7 @@
 //!   of connections; [`comparison`]: whether multipath is good for the clients of a prefix;
 //! - [`status`]: the status of a daemon; [`stats`]: its counters and gauges; [`control`]: the
 //!   control socket; [`metrics`]: OpenMetrics;
-//! - [`daemon`]: the event loop; `reload`: configuration changes at run time.
+//! - [`daemon`]: the event loop, and configuration changes at run time.
 //!
 //! The kernel's MPTCP scheduler distributes data over subflows; `keiro-flowstats` measures them.
 #![forbid(unsafe_code)]
@@ -25,10 +25,10 @@ pub mod control;
 pub mod daemon;
 pub mod endpoint;
 pub mod forwarding;
+mod handle;
 pub mod kernel;
 mod links;
 pub mod metrics;
 pub mod multipath;
-mod reload;
 pub mod stats;
 pub mod status;

@@ -19,10 +19,10 @@ use keiro_bgp::{
 use keiro_linux::privilege;
 use sd_notify::NotifyState;
 
+use super::{Daemon, Handle, Role, now};
 use crate::{
     config::{ConfigError, Neighbour, SpeakerConfig},
     control::{Answer, Reply},
-    daemon::{Daemon, Handle, Role, now},
     status::{DaemonEvent, Reloaded},
 };
 

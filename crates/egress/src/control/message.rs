@@ -1,0 +1,32 @@
+//! Requests and answers of the control socket.
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::status::{Explanation, Reloaded, Status};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// The status of the daemon.
+    Status,
+    /// What is known about a prefix.
+    Explain(IpNet),
+    /// Events from now on. The answer is [`Answer::Monitoring`], then a [`TimedEvent`] per line
+    /// until either side closes the connection.
+    Monitor,
+    /// Read the configuration file again.
+    Reload,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    Status(Box<Status>),
+    Explanation(Box<Explanation>),
+    Monitoring,
+    /// The new configuration is in force.
+    Reloaded(Box<Reloaded>),
+    /// The request was rejected, for this reason.
+    Refused(String),
+}
