@@ -1,10 +1,10 @@
 //! `keiro init`: a first configuration for this machine.
 
 use std::{
-    fs::{self, DirBuilder, File, OpenOptions, Permissions},
-    io::{self, BufRead, IsTerminal, Write},
+    fs::{self, DirBuilder},
+    io::{self, BufRead, IsTerminal},
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown},
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     thread,
     time::Duration,
@@ -24,6 +24,8 @@ use keiro_control::{
 use keiro_linux::interface::{self, InterfaceAddress};
 
 use super::{
+    default_route::{DefaultRoute, default_routes, is_global},
+    installed_files::{give_to_the_daemon, make_directory, unwritable, write_secret, write_whole},
     keys,
     machine::{Machine, is_public},
     openings::{self, FirewallNeeds},
@@ -267,14 +269,6 @@ fn is_confirmed(question: &str) -> bool {
     matches!(answer.trim(), "y" | "Y" | "yes")
 }
 
-pub(super) fn unwritable(path: &Path, error: &io::Error) -> Failure {
-    let failure = Failure::new(format!("cannot write {}", path.display())).because(error);
-    match error.kind() {
-        io::ErrorKind::PermissionDenied => failure.hint("as root, or another place with --output"),
-        _ => failure.hint("another place with --output"),
-    }
-}
-
 /// The key that is there, or a new one in a file that only its owner reads, and whether it is new.
 pub(super) fn key(file: &Path) -> Result<(PrivateKey, bool), Failure> {
     match load_private_key(file) {
@@ -286,96 +280,6 @@ pub(super) fn key(file: &Path) -> Result<(PrivateKey, bool), Failure> {
     write_secret(file, &key.to_base64()).map_err(|e| unwritable(file, &e))?;
     give_to_the_daemon(file);
     Ok((key, true))
-}
-
-/// Writes a key into a new file that only its owner reads. A failure leaves no file, except one that was there before.
-pub(super) fn write_secret(file: &Path, key: &str) -> io::Result<()> {
-    let mut out = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(file)?;
-    let mut write = || {
-        out.write_all(key.as_bytes())?;
-        out.write_all(b"\n")?;
-        out.sync_all()
-    };
-    write().inspect_err(|_| {
-        // The failure of writing is what is reported.
-        let _ = fs::remove_file(file);
-    })
-}
-
-/// Makes a directory that all users may read, whatever the umask. Those that were made, the outermost first.
-pub(super) fn make_directory(directory: &Path) -> io::Result<Vec<PathBuf>> {
-    let is_missing = |at: &&Path| !at.as_os_str().is_empty() && !at.exists();
-    let mut missing: Vec<PathBuf> = directory
-        .ancestors()
-        .take_while(is_missing)
-        .map(Path::to_owned)
-        .collect();
-    missing.reverse();
-    for (made, at) in missing.iter().enumerate() {
-        let make = || {
-            fs::create_dir(at)?;
-            fs::set_permissions(at, Permissions::from_mode(0o755))
-        };
-        make().inspect_err(|_| {
-            for made in missing[..made].iter().rev() {
-                let _ = fs::remove_dir(made);
-            }
-        })?;
-    }
-    Ok(missing)
-}
-
-/// The service's unit runs the daemon as a user of its own, who must be able to read the key.
-///
-/// Fails silently for anybody but root, who then run the daemon as themselves.
-pub(super) fn give_to_the_daemon(key: &Path) {
-    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
-    if let Some((user, group)) = user_ids(&users, DAEMON_USER)
-        && chown(key, Some(user), Some(group)).is_ok()
-    {
-        crate::output::message!(
-            "{} belongs to user {DAEMON_USER}, as the daemon does",
-            key.display()
-        );
-    }
-}
-
-/// As packaging/sysusers.d/keiro.conf makes it.
-const DAEMON_USER: &str = "keiro";
-
-/// User and group of a line of passwd(5).
-fn user_ids(users: &str, name: &str) -> Option<(u32, u32)> {
-    let mut lines = users
-        .lines()
-        .map(|line| line.split(':').collect::<Vec<_>>());
-    let fields = lines.find(|fields| fields[0] == name)?;
-    Some((fields.get(2)?.parse().ok()?, fields.get(3)?.parse().ok()?))
-}
-
-/// Writes the file whole or not at all. All users may read it, whatever the umask.
-pub(super) fn write_whole(file: &Path, text: &[u8], replace: bool) -> io::Result<()> {
-    let mut name = file.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.new", std::process::id()));
-    let beside = file.with_file_name(name);
-    let write = || {
-        let mut out = File::create_new(&beside)?;
-        out.set_permissions(Permissions::from_mode(0o644))?;
-        out.write_all(text)?;
-        out.sync_all()?;
-        match replace {
-            true => fs::rename(&beside, file),
-            // Unlike a rename this fails if the file has been made meanwhile.
-            false => fs::hard_link(&beside, file),
-        }
-    };
-    let result = write();
-    // After a rename it is gone already.
-    let _ = fs::remove_file(&beside);
-    result
 }
 
 /// This machine's name, as far as it can be a gateway's.
@@ -486,109 +390,6 @@ fn choose(addresses: &[InterfaceAddress], routes: &[DefaultRoute]) -> Vec<Interf
     chosen
 }
 
-/// Whether peers elsewhere may reach it: private addresses too, since they may be in one network.
-pub(super) fn is_global(address: &IpAddr) -> bool {
-    let local = match address {
-        IpAddr::V4(v4) => v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
-    };
-    !(local || address.is_loopback() || address.is_unspecified() || address.is_multicast())
-}
-
-/// A route to everywhere.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct DefaultRoute {
-    interface: String,
-    /// The next hop; `None`: the interface leads to one neighbour only.
-    via: Option<IpAddr>,
-    v6: bool,
-}
-
-/// Those of the main table.
-pub(super) fn default_routes() -> Vec<DefaultRoute> {
-    // Absent without IPv4 or IPv6.
-    let read = |file| fs::read_to_string(file).unwrap_or_default();
-    let mut routes = default_routes_v4(&read("/proc/net/route"));
-    routes.extend(default_routes_v6(&read("/proc/net/ipv6_route")));
-    routes
-}
-
-impl DefaultRoute {
-    #[cfg(test)]
-    pub(super) fn new(interface: &str, via: Option<IpAddr>, v6: bool) -> Self {
-        Self {
-            interface: interface.to_owned(),
-            via,
-            v6,
-        }
-    }
-
-    /// Whether it leaves by an interface, in IPv6 or in IPv4.
-    pub(super) fn leads(&self, interface: &str, v6: bool) -> bool {
-        self.interface == interface && self.v6 == v6
-    }
-
-    fn is_of(&self, address: &InterfaceAddress) -> bool {
-        self.leads(&address.interface, address.address.is_ipv6())
-    }
-}
-
-/// RTF_UP and RTF_GATEWAY of `linux/route.h`.
-const RTF_UP: u32 = 1;
-const RTF_GATEWAY: u32 = 2;
-
-/// Default routes of `/proc/net/route`: addresses are hexadecimal in the machine's byte order.
-fn default_routes_v4(text: &str) -> Vec<DefaultRoute> {
-    let route = |line: &str| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let [interface, destination, gateway, flags, _, _, _, mask, ..] = fields[..] else {
-            return None;
-        };
-        let number = |text| u32::from_str_radix(text, 16).ok();
-        let flags = number(flags)?;
-        let default = number(destination)? == 0 && number(mask)? == 0 && flags & RTF_UP != 0;
-        let gateway = IpAddr::from(number(gateway)?.to_ne_bytes());
-        default.then(|| DefaultRoute {
-            interface: interface.to_owned(),
-            via: (flags & RTF_GATEWAY != 0).then_some(gateway),
-            v6: false,
-        })
-    };
-    text.lines().skip(1).filter_map(route).collect()
-}
-
-/// Default routes of `/proc/net/ipv6_route`, which has no header. The kernel keeps one on `lo`
-/// that refuses everything.
-fn default_routes_v6(text: &str) -> Vec<DefaultRoute> {
-    let route = |line: &str| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let [
-            destination,
-            length,
-            _,
-            _,
-            gateway,
-            _,
-            _,
-            _,
-            flags,
-            interface,
-        ] = fields[..]
-        else {
-            return None;
-        };
-        let flags = u32::from_str_radix(flags, 16).ok()?;
-        let default = length == "00" && destination.bytes().all(|b| b == b'0');
-        let gateway = IpAddr::from(u128::from_str_radix(gateway, 16).ok()?.to_be_bytes());
-        (default && flags & RTF_UP != 0 && interface != "lo").then(|| DefaultRoute {
-            interface: interface.to_owned(),
-            via: (flags & RTF_GATEWAY != 0).then_some(gateway),
-            v6: true,
-        })
-    };
-    text.lines().filter_map(route).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -603,80 +404,7 @@ mod tests {
 
     fn route(interface: &str, via: Option<&str>) -> DefaultRoute {
         let via = via.map(|via| via.parse::<IpAddr>().expect("an address"));
-        DefaultRoute {
-            interface: interface.to_owned(),
-            via,
-            v6: via.is_some_and(|via| via.is_ipv6()),
-        }
-    }
-
-    // The bytes of 192.0.2.254 as a little-endian machine prints them.
-    #[cfg(target_endian = "little")]
-    #[test]
-    fn default_routes_are_found_in_the_kernels_table() {
-        let text = "\
-Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
-eth0\t00000000\tFE0200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0
-eth0\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0
-ppp0\t00000000\t00000000\t0001\t0\t0\t0\t00000000\t0\t0\t0
-eth9\t00000000\tFE0200C0\t0002\t0\t0\t0\t00000000\t0\t0\t0
-broken\tline
-";
-        let expected = [route("eth0", Some("192.0.2.254")), route("ppp0", None)];
-        assert_eq!(default_routes_v4(text), expected);
-    }
-
-    #[test]
-    fn ipv6_default_routes_are_found_and_the_refusing_one_is_not() {
-        let zero = "0".repeat(32);
-        let gateway = "fe800000000000000000000000000001";
-        let text = format!(
-            "{zero} 00 {zero} 00 {gateway} 00000400 00000001 00000000 00000003 eth0\n\
-             {zero} 00 {zero} 00 {zero} ffffffff 00000001 00000000 00200201 lo\n\
-             fe80{} 40 {zero} 00 {zero} 00000100 00000001 00000000 00000001 eth0\n",
-            "0".repeat(28)
-        );
-        assert_eq!(default_routes_v6(&text), [route("eth0", Some("fe80::1"))]);
-    }
-
-    #[test]
-    fn what_is_written_has_the_mode_that_the_daemon_needs() {
-        let directory = tempfile::tempdir().unwrap();
-        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        let inner = directory.path().join("a/b");
-        let made = make_directory(&inner).unwrap();
-        assert_eq!(made, [directory.path().join("a"), inner.clone()]);
-        assert_eq!(mode(&inner), 0o755);
-        assert!(make_directory(&inner).unwrap().is_empty());
-        let file = inner.join("gateway.toml");
-        write_whole(&file, b"text", false).unwrap();
-        assert_eq!(mode(&file), 0o644);
-        let secret = inner.join("hub.psk");
-        write_secret(&secret, "key").unwrap();
-        assert_eq!(mode(&secret), 0o600);
-        // What was there before stays.
-        assert!(write_secret(&secret, "other").is_err());
-        assert_eq!(fs::read_to_string(&secret).unwrap(), "key\n");
-    }
-
-    #[test]
-    fn a_secret_that_cannot_be_written_leaves_no_file() {
-        assert!(write_secret(Path::new("/proc/self/keiro.psk"), "key").is_err());
-        let directory = tempfile::tempdir().unwrap();
-        let blocked = directory.path().join("file");
-        fs::write(&blocked, "").unwrap();
-        assert!(make_directory(&blocked.join("a")).is_err());
-        assert!(write_secret(&blocked.join("a"), "key").is_err());
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn the_daemons_user_is_found_by_its_whole_name() {
-        let users = "root:x:0:0::/:/bin/sh\nkeiro2:x:5:6::/:/bin/false\nkeiro:x:998:997::/:\n";
-        assert_eq!(user_ids(users, "keiro"), Some((998, 997)));
-        assert_eq!(user_ids(users, "keir"), None);
-        assert_eq!(user_ids("keiro:x:broken", "keiro"), None);
-        assert_eq!(user_ids("", "keiro"), None);
+        DefaultRoute::new(interface, via, via.is_some_and(|via| via.is_ipv6()))
     }
 
     #[test]

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use keiro_control::config::AutoUplinks;
 use keiro_linux::interface::{self, Interface};
 
-use super::init::{DefaultRoute, default_routes, is_global};
+use super::default_route::{DefaultRoute, default_routes, is_global};
 use crate::failure::Failure;
 
 /// The uplinks of this machine and the networks behind it.

@@ -1,8 +1,10 @@
 //! The commands, one module each, and which one is meant.
 
 mod config;
+mod default_route;
 mod doctor;
 mod egress;
+mod explain;
 mod figures;
 mod firewall;
 mod flowstats;
@@ -10,6 +12,7 @@ mod gateway;
 mod gencert;
 mod hooks;
 mod init;
+mod installed_files;
 mod join;
 mod keys;
 mod leave;
@@ -77,8 +80,8 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Show(args) => show::show_one(&args).map(success),
         Command::Monitor(args) => query::monitor(&args).map(success),
         Command::Plan(args) => plan::plan(&args),
-        Command::Explain(args) => query::explain(&args).map(success),
-        Command::Apply(args) => query::apply(&args),
+        Command::Explain(args) => explain::explain(&args).map(success),
+        Command::Apply(args) => plan::apply(&args),
         Command::Reload(args) => query::reload(&args).map(success),
         Command::Send(args) => messages::send(&args),
         Command::Receive(args) => messages::receive(&args),

@@ -54,6 +54,17 @@ pub(super) fn plan(args: &args::Plan) -> Outcome {
     })
 }
 
+pub(super) fn apply(args: &args::Apply) -> Outcome {
+    let request = Request::Apply { anew: args.anew };
+    match ask(&args.query.socket, &request)? {
+        Response::Plan(snapshot) => {
+            show(&args.query, &snapshot, |plan| text(plan, Supposed::Nothing))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        other => Err(unexpected(&other)),
+    }
+}
+
 /// Whether a plan is for the world as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Supposed {

@@ -1,21 +1,14 @@
 //! Asking the running gateway: the connection, and the commands that are one question each.
 
-use std::{
-    io, net::IpAddr, os::unix::net::UnixStream, path::Path, process::ExitCode, time::Duration,
-};
+use std::{io, os::unix::net::UnixStream, path::Path, time::Duration};
 
-use ipnet::IpNet;
 use keiro_control::protocol::{
     ErrorResponse, Request, Response,
     client::{Client, ClientError},
 };
 use serde::Serialize;
 
-use super::{
-    Outcome,
-    plan::{self, Supposed},
-    socket::Socket,
-};
+use super::socket::Socket;
 use crate::{args, failure::Failure, output};
 
 /// How long the gateway may take to answer. Ours: planning for its largest configuration takes
@@ -93,47 +86,6 @@ pub(super) fn show<T: Serialize>(
         true => output::json(value),
         false => output::text(text(value)),
     })
-}
-
-pub(super) fn explain(args: &args::Explain) -> Result<(), Failure> {
-    if let Some(prefix) = prefix(&args.app) {
-        return super::egress::explain(prefix, &args.query);
-    }
-    // No application is called so.
-    if args.app.contains(['/', ':']) {
-        return Err(Failure::usage(
-            format!("`{}` is neither a prefix nor an address", args.app),
-            "write 2001:db8::/32, 192.0.2.0/24 or 2001:db8::1, or the name of an application",
-        ));
-    }
-    let request = Request::Explain {
-        app: args.app.clone(),
-    };
-    match ask(&args.query.socket, &request)? {
-        Response::Explanation(explanation) => {
-            show(&args.query, &*explanation, super::show::explanation)
-        }
-        other => Err(unexpected(&other)),
-    }
-}
-
-/// An address is a prefix of its own; `None`: it is neither, but an application.
-fn prefix(text: &str) -> Option<IpNet> {
-    let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
-    text.parse().ok().or_else(address)
-}
-
-pub(super) fn apply(args: &args::Apply) -> Outcome {
-    let request = Request::Apply { anew: args.anew };
-    match ask(&args.query.socket, &request)? {
-        Response::Plan(snapshot) => {
-            show(&args.query, &snapshot, |plan| {
-                plan::text(plan, Supposed::Nothing)
-            })?;
-            Ok(ExitCode::SUCCESS)
-        }
-        other => Err(unexpected(&other)),
-    }
 }
 
 #[derive(Serialize)]

@@ -11,7 +11,7 @@ use keiro_doctor::openings::Opening;
 use keiro_linux::privilege::is_trusted;
 use serde::{Deserialize, Serialize};
 
-use super::init::{unwritable, write_whole};
+use super::installed_files::{unwritable, write_whole};
 use crate::failure::Failure;
 
 /// The file's name.

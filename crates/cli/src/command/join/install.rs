@@ -23,7 +23,10 @@ use keiro_doctor::openings::Opening;
 
 use super::{
     super::{
-        init::{give_to_the_daemon, key, make_directory, unwritable, write_secret, write_whole},
+        init::key,
+        installed_files::{
+            give_to_the_daemon, make_directory, unwritable, write_secret, write_whole,
+        },
         machine::Machine,
         openings::{self, FirewallNeeds},
         query,
