@@ -33,6 +33,7 @@ use tokio_io_timeout::TimeoutStream;
 pub(crate) use self::assets::address as asset_address;
 use self::{access::Access, guard::Hosts, pages::Rendered};
 use crate::{
+    site::{CONNECTIONS_MAX, Site, VIEWERS_MAX},
     source::{SocketName, Source, egress::Egress},
     text,
 };
@@ -68,10 +69,6 @@ pub enum ServeError {
     Name(String),
 }
 
-/// Connections at once. Ours: fifty viewers with some tabs each.
-pub(crate) const CONNECTIONS_MAX: usize = 256;
-/// Viewers of live pages at once. Ours.
-pub(crate) const VIEWERS_MAX: usize = 64;
 /// Bytes of a request's head. The least that hyper takes is 8 KiB.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 /// How long a request's head may take, and a connection be idle.
@@ -83,25 +80,16 @@ const CONNECTION_TIME_MAX: Duration = Duration::from_secs(2 * 3600);
 
 /// What all requests share.
 #[derive(Debug)]
-pub(crate) struct Site {
-    pub(crate) sources: Vec<Source>,
-    pub(crate) egress: Vec<Egress>,
-    pub(crate) started: SystemTime,
+struct Server {
+    site: Site,
     access: Access,
     hosts: Hosts,
-    viewers: Arc<Semaphore>,
     rendered: Rendered,
 }
 
 /// The other end of a connection; `None`: of a Unix socket.
 #[derive(Clone, Copy, Debug)]
 struct Remote(Option<IpAddr>);
-
-impl Site {
-    pub(crate) fn viewers(&self) -> usize {
-        VIEWERS_MAX - self.viewers.available_permits()
-    }
-}
 
 /// Serves until the future is dropped. `ready` is called once with the address in use, absent for a Unix socket.
 ///
@@ -123,18 +111,20 @@ pub async fn serve(
     let listener = listen(&options.listen).await.map_err(cannot)?;
     let address = listener.address();
     let started = names.into_iter().zip(options.sockets);
-    let site = Arc::new(Site {
-        sources: started
-            .map(|(name, socket)| Source::start(name, socket.path))
-            .collect(),
-        egress: options.egress.into_iter().map(Egress::new).collect(),
-        started: SystemTime::now(),
+    let server = Arc::new(Server {
+        site: Site {
+            sources: started
+                .map(|(name, socket)| Source::start(name, socket.path))
+                .collect(),
+            egress: options.egress.into_iter().map(Egress::new).collect(),
+            started: SystemTime::now(),
+            viewers: Arc::new(Semaphore::new(VIEWERS_MAX)),
+        },
         access: options.access,
         hosts: Hosts::new(&options.listen, options.hosts),
-        viewers: Arc::new(Semaphore::new(VIEWERS_MAX)),
         rendered: Rendered::default(),
     });
-    let router = router(site);
+    let router = router(server);
     ready(address);
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
@@ -182,7 +172,7 @@ fn names(sockets: &[SocketName]) -> Result<Vec<String>, ServeError> {
 /// First parts of addresses that are no gateway's.
 const RESERVED_NAMES: [&str; 3] = ["assets", "login", "logout"];
 
-fn router(site: Arc<Site>) -> Router {
+fn router(server: Arc<Server>) -> Router {
     Router::new()
         .route("/", routing::get(pages::index))
         .route("/assets/{file}", routing::get(assets::asset))
@@ -190,10 +180,10 @@ fn router(site: Arc<Site>) -> Router {
         .route("/logout", routing::post(login::logout))
         .fallback(pages::page)
         .layer(middleware::from_fn_with_state(
-            Arc::clone(&site),
+            Arc::clone(&server),
             guard::guard,
         ))
-        .with_state(site)
+        .with_state(server)
 }
 
 async fn connection(stream: Stream, remote: Remote, router: Router) {

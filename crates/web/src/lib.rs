@@ -8,6 +8,7 @@
 mod drawing;
 mod http;
 mod page;
+mod site;
 mod source;
 mod text;
 

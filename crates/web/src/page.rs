@@ -23,7 +23,7 @@ use maud::{Markup, html};
 
 pub(crate) use self::address::PageAddress;
 use crate::{
-    http::Site,
+    site::Site,
     source::{Fault, Needs, Source, View},
     text,
 };

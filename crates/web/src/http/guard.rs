@@ -12,7 +12,7 @@ use axum::{
     response::{IntoResponse, Redirect, Response},
 };
 
-use super::{Listen, Remote, Site, plain};
+use super::{Listen, Remote, Server, plain};
 
 /// Names by which this server may be asked for. A page of another site that has its own name point here is refused.
 #[derive(Debug)]
@@ -59,13 +59,13 @@ impl Hosts {
 
 /// See the module.
 pub(super) async fn guard(
-    State(site): State<Arc<Site>>,
+    State(server): State<Arc<Server>>,
     Extension(remote): Extension<Remote>,
     request: Request,
     next: Next,
 ) -> Response {
     let is_asset = request.uri().path().starts_with("/assets/");
-    let mut response = match refusal(&site, remote, &request) {
+    let mut response = match refusal(&server, remote, &request) {
         Some(refusal) => refusal,
         None => match tokio::time::timeout(ANSWER_TIMEOUT, next.run(request)).await {
             Ok(response) => response,
@@ -102,7 +102,7 @@ const HEADERS: [(HeaderName, &str); 6] = [
 ];
 
 /// Why a request is not served; `None`: it is.
-fn refusal(site: &Site, remote: Remote, request: &Request) -> Option<Response> {
+fn refusal(server: &Server, remote: Remote, request: &Request) -> Option<Response> {
     let (uri, headers) = (request.uri(), request.headers());
     let is_post = request.method() == Method::POST;
     if ![Method::GET, Method::HEAD, Method::POST].contains(request.method()) {
@@ -122,7 +122,7 @@ fn refusal(site: &Site, remote: Remote, request: &Request) -> Option<Response> {
             "a shorter filter, or fewer changes",
         ));
     }
-    if let Some(response) = host_refusal(site, uri, headers) {
+    if let Some(response) = host_refusal(server, uri, headers) {
         return Some(response);
     }
     if is_embedded_elsewhere(headers) {
@@ -148,13 +148,13 @@ fn refusal(site: &Site, remote: Remote, request: &Request) -> Option<Response> {
         ));
     }
     let is_open = uri.path() == "/login" || uri.path().starts_with("/assets/");
-    if is_open || site.access.is_allowed(remote.0, headers, Instant::now()) {
+    if is_open || server.access.is_allowed(remote.0, headers, Instant::now()) {
         return None;
     }
-    Some(no_access(site, uri, headers))
+    Some(no_access(server, uri, headers))
 }
 
-fn host_refusal(site: &Site, uri: &Uri, headers: &HeaderMap) -> Option<Response> {
+fn host_refusal(server: &Server, uri: &Uri, headers: &HeaderMap) -> Option<Response> {
     let host = match uri.authority() {
         Some(authority) => Some(authority.as_str()),
         None => headers
@@ -169,7 +169,7 @@ fn host_refusal(site: &Site, uri: &Uri, headers: &HeaderMap) -> Option<Response>
         ));
     }
     match host {
-        Some(host) if site.hosts.has(host) => None,
+        Some(host) if server.hosts.has(host) => None,
         Some(host) => {
             let what = format!("this server is not known as `{host}`");
             let next = "an address of this machine, or start `keiro-web` with --host and that name";
@@ -211,12 +211,12 @@ fn is_of_this_site(headers: &HeaderMap) -> bool {
 }
 
 /// A reader of pages is sent to the login; a script is refused.
-fn no_access(site: &Site, uri: &Uri, headers: &HeaderMap) -> Response {
+fn no_access(server: &Server, uri: &Uri, headers: &HeaderMap) -> Response {
     let accepts = headers
         .get(header::ACCEPT)
         .and_then(|value| value.to_str().ok());
     let is_page = accepts.is_some_and(|accepts| accepts.contains("text/html"));
-    match (site.access.has_login(), is_page) {
+    match (server.access.has_login(), is_page) {
         (true, true) => Redirect::to("/login").into_response(),
         (true, false) => plain(
             StatusCode::UNAUTHORIZED,

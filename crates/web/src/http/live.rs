@@ -18,15 +18,16 @@ use futures_util::stream;
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
-use super::{Site, VIEWERS_MAX, plain};
+use super::{Server, plain};
 use crate::{
     page::{Page, PageAddress},
+    site::VIEWERS_MAX,
     source::View,
 };
 
 /// One viewer of a page.
 struct Viewer {
-    site: Arc<Site>,
+    server: Arc<Server>,
     source: usize,
     place: PageAddress,
     views: watch::Receiver<Arc<View>>,
@@ -49,8 +50,8 @@ const VIEWER_TIME_MAX: Duration = Duration::from_secs(3600);
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// Changes of the page at `place` of gateway `source`, for as long as the viewer listens.
-pub(super) fn live(site: &Arc<Site>, source: usize, place: PageAddress) -> Response {
-    let Ok(permit) = Arc::clone(&site.viewers).try_acquire_owned() else {
+pub(super) fn live(server: &Arc<Server>, source: usize, place: PageAddress) -> Response {
+    let Ok(permit) = Arc::clone(&server.site.viewers).try_acquire_owned() else {
         let what = format!("{VIEWERS_MAX} pages are followed live already");
         let mut response = plain(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -64,10 +65,10 @@ pub(super) fn live(site: &Arc<Site>, source: usize, place: PageAddress) -> Respo
         return response;
     };
     let viewer = Viewer {
-        site: Arc::clone(site),
+        server: Arc::clone(server),
         source,
         place,
-        views: site.sources[source].views(),
+        views: server.site.sources[source].views(),
         shown: None,
         waiting: VecDeque::new(),
         ends: Instant::now() + VIEWER_TIME_MAX,
@@ -92,13 +93,13 @@ impl Viewer {
                 return None;
             }
             if self.shown.is_some() {
-                self.site.sources[self.source].look(self.place.needs());
+                self.server.site.sources[self.source].look(self.place.needs());
                 // The thread that polls has ended.
                 self.views.changed().await.ok()?;
             }
             self.views.mark_unchanged();
-            let source = &self.site.sources[self.source];
-            let page = self.site.render(source, &self.place).await;
+            let source = &self.server.site.sources[self.source];
+            let page = self.server.render(source, &self.place).await;
             self.compare(page);
         }
     }

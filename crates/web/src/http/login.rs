@@ -9,18 +9,18 @@ use axum::{
     response::{IntoResponse, Redirect, Response},
 };
 
-use super::{Remote, Site, access::Login, guard::BODY_BYTES_MAX, plain};
+use super::{Remote, Server, access::Login, guard::BODY_BYTES_MAX, plain};
 use crate::page::layout;
 
-pub(super) async fn form(State(site): State<Arc<Site>>) -> Response {
-    match site.access.has_login() {
+pub(super) async fn form(State(server): State<Arc<Server>>) -> Response {
+    match server.access.has_login() {
         true => layout::login(None).into_response(),
         false => Redirect::to("/").into_response(),
     }
 }
 
 pub(super) async fn login(
-    State(site): State<Arc<Site>>,
+    State(server): State<Arc<Server>>,
     Extension(remote): Extension<Remote>,
     body: Body,
 ) -> Response {
@@ -32,7 +32,7 @@ pub(super) async fn login(
     let token = token
         .map(|(_, value)| value.trim().to_owned())
         .unwrap_or_default();
-    match site.access.login(remote.0, &token, Instant::now()) {
+    match server.access.login(remote.0, &token, Instant::now()) {
         Login::Open(cookie) => ([(header::SET_COOKIE, cookie)], Redirect::to("/")).into_response(),
         Login::Wrong => {
             let why =
@@ -46,7 +46,7 @@ pub(super) async fn login(
     }
 }
 
-pub(super) async fn logout(State(site): State<Arc<Site>>, headers: HeaderMap) -> Response {
-    let cookie = site.access.logout(&headers);
+pub(super) async fn logout(State(server): State<Arc<Server>>, headers: HeaderMap) -> Response {
+    let cookie = server.access.logout(&headers);
     ([(header::SET_COOKIE, cookie)], Redirect::to("/login")).into_response()
 }

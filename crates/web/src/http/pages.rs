@@ -11,9 +11,10 @@ use axum::{
     response::{IntoResponse, Redirect, Response},
 };
 
-use super::{Site, live, plain};
+use super::{Server, live, plain};
 use crate::{
     page::{self, Page, PageAddress, layout},
+    site::Site,
     source::Source,
 };
 
@@ -38,7 +39,7 @@ impl Rendered {
     }
 }
 
-impl Site {
+impl Server {
     /// A page of the newest poll.
     pub(super) async fn render(&self, source: &Source, place: &PageAddress) -> Arc<Page> {
         let view = source.fresh(place.needs()).await;
@@ -49,25 +50,26 @@ impl Site {
         {
             return Arc::clone(page);
         }
-        let page = Arc::new(page::render(self, source, &view, place).await);
+        let page = Arc::new(page::render(&self.site, source, &view, place).await);
         *kept = Some((view.number, Arc::clone(&page)));
         page
     }
 }
 
 /// The list of gateways, or the only one.
-pub(super) async fn index(State(site): State<Arc<Site>>) -> Response {
-    match &site.sources[..] {
+pub(super) async fn index(State(server): State<Arc<Server>>) -> Response {
+    match &server.site.sources[..] {
         [only] => Redirect::to(&format!("/{}/", only.name)).into_response(),
-        _ => layout::index(&page::gateways(&site).await).into_response(),
+        _ => layout::index(&page::gateways(&server.site).await).into_response(),
     }
 }
 
 /// `/GATEWAY/PAGE`, and `/GATEWAY/live/PAGE` for the changes of a page.
-pub(super) async fn page(State(site): State<Arc<Site>>, request: Request) -> Response {
+pub(super) async fn page(State(server): State<Arc<Server>>, request: Request) -> Response {
     if request.method() == Method::POST {
         return not_post();
     }
+    let site = &server.site;
     let mut segments = segments(request.uri());
     let gateway = segments.first().cloned().unwrap_or_default();
     let Some(index) = site
@@ -75,7 +77,7 @@ pub(super) async fn page(State(site): State<Arc<Site>>, request: Request) -> Res
         .iter()
         .position(|source| source.name == gateway)
     else {
-        return not_found(&site, None);
+        return not_found(site, None);
     };
     segments.remove(0);
     let is_live = segments.first().is_some_and(|first| first == "live");
@@ -94,14 +96,14 @@ pub(super) async fn page(State(site): State<Arc<Site>>, request: Request) -> Res
             place
         }
     }) else {
-        return not_found(&site, Some(&site.sources[index]));
+        return not_found(site, Some(&site.sources[index]));
     };
     if is_live {
-        return live::live(&site, index, place);
+        return live::live(&server, index, place);
     }
     let source = &site.sources[index];
-    let page = site.render(source, &place).await;
-    layout::page(&site, source, &place, &page).into_response()
+    let page = server.render(source, &place).await;
+    layout::page(site, source, &place, &page).into_response()
 }
 
 fn not_post() -> Response {

@@ -8,7 +8,7 @@ use super::{
     part::{self, facts},
 };
 use crate::{
-    http::{CONNECTIONS_MAX, Site, VIEWERS_MAX},
+    site::{CONNECTIONS_MAX, Site, VIEWERS_MAX},
     source::{Source, View},
     text,
 };

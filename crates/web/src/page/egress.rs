@@ -9,7 +9,7 @@ use super::{
     part::{bad, facts, good, heads, number},
 };
 use crate::{
-    http::Site,
+    site::Site,
     source::egress::{ComparedPrefix, EgressPeer, EgressStatus, Evidence, Neighbour},
     text::{self, known, rate},
 };

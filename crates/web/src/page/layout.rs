@@ -7,7 +7,8 @@ use maud::{DOCTYPE, Markup, html};
 
 use super::{Page, PageAddress, Piece};
 use crate::{
-    http::{Site, asset_address},
+    http::asset_address,
+    site::{Site, VIEWERS_MAX},
     source::{Source, View},
     text,
 };
@@ -155,7 +156,7 @@ pub(super) fn state(view: &View) -> Markup {
 fn footer(site: &Site) -> Markup {
     html! {
         footer {
-            p { "keiro-web " (keiro_terminal::VERSION) " · times are UTC · " (site.viewers()) " of " (crate::http::VIEWERS_MAX) " live pages in use" }
+            p { "keiro-web " (keiro_terminal::VERSION) " · times are UTC · " (site.viewers()) " of " (VIEWERS_MAX) " live pages in use" }
         }
     }
 }
