@@ -3,7 +3,7 @@
 //! An outer packet that carries several inner ones has one mark for all: each inner packet is decapsulated
 //! with that mark, as if it had travelled alone.
 
-use crate::packet::{Version, replace_v4_word};
+use crate::{Version, packet::replace_v4_word};
 
 /// The two ECN bits (RFC 3168 §5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,6 +1,9 @@
 //! The hop limit.
 
-use crate::packet::{Version, replace_v4_word, word};
+use crate::{
+    Version,
+    packet::{replace_v4_word, word},
+};
 
 /// The hop limit is exhausted; the sender gets [`crate::icmp::Reason::HopLimitExceeded`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

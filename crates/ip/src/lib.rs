@@ -16,5 +16,7 @@ pub mod mss;
 pub mod offload;
 mod packet;
 pub mod prefix;
+mod version;
 
-pub use packet::{Fragment, Header, Malformed, Ports, Version, protocol};
+pub use packet::{Fragment, Header, Malformed, Ports, protocol};
+pub use version::Version;

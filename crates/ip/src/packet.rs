@@ -6,7 +6,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::checksum::{self, Sum};
+use crate::{
+    Version,
+    checksum::{self, Sum},
+};
 
 /// Protocol numbers that this crate knows by name.
 pub mod protocol {
@@ -39,12 +42,6 @@ const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 const DESTINATION_OPTIONS: u8 = 60;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Version {
-    V4,
-    V6,
-}
 
 /// The headers of a well-formed packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

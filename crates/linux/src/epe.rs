@@ -23,7 +23,7 @@ use std::{
 
 use self::{kernel::Kernel, state::Effect};
 pub use self::{
-    lookup::{ResolvedRoute, resolve_excluding},
+    lookup::resolve_excluding,
     numbers::{Exhausted, Numbers, RouteUpdate},
     state::{Change, OwnAddress, RouteKey, State, Table},
 };
@@ -54,6 +54,17 @@ const NO_MEMORY_PAUSES: [Duration; 6] = [
 
 /// Failures are described up to this number, and only counted beyond it.
 const DESCRIBED_MAX: usize = 100;
+
+/// The kernel's resolution of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ResolvedRoute {
+    /// The first router; `None` if the address is on-link.
+    pub gateway: Option<IpAddr>,
+    /// The index of the outgoing interface.
+    pub interface: u32,
+    /// The routing protocol number of the route.
+    pub protocol: u8,
+}
 
 /// The owner of the entries of a [`Reconciler`].
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,8 +14,7 @@ use super::{
 };
 use crate::{
     emulator::{Direction, Queueing, Report},
-    lab::WIRE,
-    topology::{Emulation, LinkPlan},
+    topology::{Emulation, LinkPlan, WIRE},
 };
 
 /// A link of a running laboratory.

@@ -14,13 +14,13 @@ use keiro_linux::{netns::Netns, offload::disable_offloads};
 use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags};
 
 use super::{
-    Cpus, Host, Lab, LabError, WIRE,
+    Cpus, Host, Lab, LabError,
     iproute::{self, Batch},
     namespace_name,
 };
 use crate::{
     emulator::{EmulatorConfig, LinkSpec},
-    topology::{HostPlan, LINKS_MAX, LinkPlan, Topology},
+    topology::{HostPlan, LINKS_MAX, LinkPlan, Topology, WIRE},
 };
 
 /// Time for devices to come up; ours: normally it takes milliseconds.

@@ -39,7 +39,7 @@ use keiro_linux::{
     process::SIGTERM,
 };
 
-use crate::topology::{Emulation, Topology, is_name};
+use crate::topology::{Emulation, Topology, WIRE, is_name};
 
 pub use children::Process;
 pub(crate) use children::lock;
@@ -51,9 +51,6 @@ pub use record::{RECORD_DIRECTORY, Record, RecordedNamespace};
 
 use record::Record as LabRecord;
 use teardown::Teardown;
-
-/// Suffix of the name of the namespace that holds emulated links' outer ends.
-pub(crate) const WIRE: &str = "wire";
 
 /// Time for programs to end after SIGTERM, by default.
 const GRACE_DEFAULT: Duration = Duration::from_secs(2);

@@ -16,6 +16,9 @@ pub(crate) use file::LAB_NAME_BYTES_MAX;
 pub use keiro_config::ConfigError as TopologyError;
 pub use prefix::{Prefix, PrefixError};
 
+/// Suffix of the name of the namespace that holds emulated links' outer ends; no host has it.
+pub(crate) const WIRE: &str = "wire";
+
 const FILE_LIMITS: FileLimits = FileLimits {
     // Ours: hundreds of times the need of `HOSTS_MAX` hosts.
     bytes_max: 1 << 20,

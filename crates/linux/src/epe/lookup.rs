@@ -6,18 +6,7 @@ use std::{
     net::IpAddr,
 };
 
-use super::{EpeError, Reconciler, kernel};
-
-/// The kernel's resolution of an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ResolvedRoute {
-    /// The first router; `None` if the address is on-link.
-    pub gateway: Option<IpAddr>,
-    /// The index of the outgoing interface.
-    pub interface: u32,
-    /// The routing protocol number of the route.
-    pub protocol: u8,
-}
+use super::{EpeError, Reconciler, ResolvedRoute, kernel};
 
 impl Reconciler {
     /// Looks up the route to `address` without a source address. `None` if there is no route, or the address

@@ -8,8 +8,8 @@
 use keiro_units::Instant;
 
 use super::{
-    Arrival, BaseDelay, Feedback, PathRate, Phase, ROUND_PACKETS,
-    drain::{DRAIN_SPAN, HEADROOM_DRAINED},
+    Arrival, Feedback, PathRate, Phase, ROUND_PACKETS,
+    drain::{DRAIN_SPAN, HEADROOM_DRAINED, Lengthened},
     from_seconds, seconds,
     trial::Trial,
 };
@@ -157,16 +157,6 @@ pub(super) struct Sample {
 pub(super) enum Verdict {
     Competes,
     Alone,
-}
-
-/// The route was taken to have become longer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Lengthened {
-    pub(super) at: Instant,
-    /// What was known before, and by how much it was lengthened, s.
-    pub(super) clear_rate: f64,
-    pub(super) bases: [BaseDelay; 2],
-    pub(super) by: f64,
 }
 
 /// The state beside a foreign flow.

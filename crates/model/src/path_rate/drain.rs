@@ -3,8 +3,8 @@
 use keiro_units::Instant;
 
 use super::{
-    JITTER_MAX, PathRate, Phase, ROUND_PACKETS, STANDING, STANDING_PACKETS, TARGET, TARGET_PACKETS,
-    competing::Lengthened, from_seconds, seconds, trial::Trial,
+    BaseDelay, JITTER_MAX, PathRate, Phase, ROUND_PACKETS, STANDING, STANDING_PACKETS, TARGET,
+    TARGET_PACKETS, from_seconds, seconds, trial::Trial,
 };
 
 /// Time, s, that a queue has stood when a drain is due; the part of the loop that stays in flight at
@@ -30,6 +30,16 @@ const CLEAR_RATE_PART: f64 = 0.5;
 /// Packets in flight of which some can be withheld, and the part of the former rate below which that is no matter.
 const TEST_PACKETS_MIN: f64 = 4.0;
 const STARVED: f64 = 0.125;
+
+/// The route was taken to have become longer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lengthened {
+    pub(super) at: Instant,
+    /// What was known before, and by how much it was lengthened, s.
+    pub(super) clear_rate: f64,
+    pub(super) bases: [BaseDelay; 2],
+    pub(super) by: f64,
+}
 
 impl PathRate {
     pub(super) fn look_for_drain(&mut self, now: Instant) {

@@ -38,9 +38,9 @@ use keiro_units::{Bandwidth, ByteCount, Instant};
 pub use self::interface::{Arrival, Feedback, State};
 use self::{
     arrivals::{Arrivals, Arrived, Mark},
-    competing::{Competing, Lengthened},
+    competing::Competing,
     delay::{BaseDelay, LoopTime},
-    drain::{DRAIN_FIRST, DRAIN_LOOP, DRAIN_TIME, TEST_LOOP},
+    drain::{DRAIN_FIRST, DRAIN_LOOP, DRAIN_TIME, Lengthened, TEST_LOOP},
     loss::{LINE_MAX, LossMeter},
     trial::{CHECK_FLOOR_FIRST, Trial},
 };

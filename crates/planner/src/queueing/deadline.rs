@@ -8,9 +8,9 @@ use std::{collections::BTreeMap, rc::Rc, time::Duration};
 
 use super::{
     Gateway,
+    class::{Class, Detail, length_groups, stable_lattice, streams_where},
     lattice::{Lattice, SETTLED_AFTER, Workload},
     poisson::{self, Arrivals, StepWork, Stream},
-    response::{Class, Detail, length_groups, stable_lattice, streams_where},
     wait::{Blocking, BlockingCase, Quantiles, Steps, Wait},
 };
 use crate::delay::PathSpec;

@@ -57,6 +57,7 @@
 //! [`Gateway::forecast_traffic`]'s, and what is left between forecast and measurement is
 //! [`Residual`]'s. `docs/prediction.md` has the errors.
 
+mod class;
 mod deadline;
 mod estimate;
 mod lattice;

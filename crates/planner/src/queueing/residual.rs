@@ -10,7 +10,10 @@
 
 use std::time::Duration;
 
-use super::{DelayDistribution, Forecast, Outcome, Statistic, validity::NoForecast};
+use super::{
+    DelayDistribution, Forecast, Outcome, Statistic,
+    validity::{FACTOR_RANGE, NoForecast},
+};
 
 /// What was measured of one application in one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,9 +57,6 @@ const FACTOR_PRIOR: f64 = 0.1;
 /// Offsets beyond are not believed, in s. Ours: a path whose base delay is off by more was
 /// measured wrongly or has changed.
 const OFFSET_MAX: f64 = 20e-3;
-
-/// Factors beyond are not believed: such a queue is another one.
-pub(super) const FACTOR_RANGE: [f64; 2] = [0.5, 2.0];
 
 /// What stays of earlier measurements with each new one: half is forgotten after 34.
 const KEPT: f64 = 0.98;

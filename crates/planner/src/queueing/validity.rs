@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use super::{residual::FACTOR_RANGE, traffic::Spread};
+use super::traffic::Spread;
+
+/// Factors beyond are not believed: such a queue is another one.
+pub(super) const FACTOR_RANGE: [f64; 2] = [0.5, 2.0];
 
 /// What was seen of one application in a window, in two halves of equal time.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -7,7 +7,7 @@ use keiro_units::Instant;
 
 use super::{
     log::{Log, StreamObservation},
-    streams::StreamContext,
+    stream_context::StreamContext,
 };
 use crate::{
     content,

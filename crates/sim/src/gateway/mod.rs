@@ -9,6 +9,7 @@ mod end;
 mod log;
 mod meter;
 mod queues;
+mod stream_context;
 mod streams;
 
 use std::{
@@ -33,7 +34,8 @@ use self::{
     drops::Drops,
     meter::Meter,
     queues::{ReceiveQueue, TransmitQueue},
-    streams::{SignalOfStream, StreamContext, Streams},
+    stream_context::StreamContext,
+    streams::{SignalOfStream, Streams},
 };
 use crate::{
     content,

@@ -5,12 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use keiro_core::{AppId, Endpoint, PeerId, ResetReason, SendError, StreamId, StreamSignal};
+use keiro_core::{AppId, ResetReason, SendError, StreamId, StreamSignal};
 use keiro_units::Instant;
 
 use super::{
     end::{End, Head, Role},
     log::{Log, SentDialogue, StreamObservation},
+    stream_context::StreamContext,
 };
 use crate::{
     scenario::{Dialogues, StreamEnd},
@@ -55,15 +56,6 @@ pub(super) struct Client {
     queue: VecDeque<usize>,
     /// Those that are still to be made.
     to_come: usize,
-}
-
-/// The core as seen in one turn.
-pub(super) struct StreamContext<'a> {
-    pub(super) now: Instant,
-    pub(super) incarnation: u32,
-    pub(super) peer: PeerId,
-    pub(super) endpoint: &'a mut Endpoint,
-    pub(super) log: &'a mut Log,
 }
 
 impl Streams {

@@ -6,7 +6,7 @@ use keiro_units::Instant;
 
 use super::{
     activity::Activity,
-    device::{Device, DeviceOutput, HasHost},
+    device::{Device, DeviceOutput},
     measure::Bins,
     packet::{Body, Ecn, IpPacket, TcpHeader},
     tcp::{TcpConfig, TcpReceiver, TcpSender},
@@ -269,16 +269,6 @@ impl Device for Host {
 
     fn poll_timeout(&self) -> Option<Instant> {
         self.timers.next_at()
-    }
-}
-
-impl HasHost for Host {
-    fn host(&self) -> Option<&Host> {
-        Some(self)
-    }
-
-    fn host_mut(&mut self) -> Option<&mut Host> {
-        Some(self)
     }
 }
 

@@ -8,10 +8,11 @@ use keiro_units::{ByteCount, Instant};
 use super::{
     Host,
     classes::{Classes, Scheduler, Waiting},
-    device::{Device, DeviceOutput, HasHost, OutputPort},
+    device::{Device, DeviceOutput, OutputPort},
     packet::{Body, Buffers, Ecn, Packets, Slot},
     port::{PortReport, Tally},
     routes::{self, NO_ROUTE},
+    station::HasHost,
 };
 use crate::{
     Counts, Direction, EVENTS_PER_INSTANT_MAX, LinkSpec, Stop,

@@ -6,7 +6,7 @@ use anyhow::Context;
 use keiro_control::PublicKey;
 use keiro_lab::Lab;
 
-use super::{Addresses, GATEWAY_A, GATEWAY_B, transports::OpenTransport};
+use super::{Addresses, GATEWAY_A, GATEWAY_B, open_transport::OpenTransport};
 use crate::{
     laboratory::gateways::{
         Gateway, Program, ensure_running, gateway_table, log_tail, start_pair, stop_all,

@@ -1,6 +1,7 @@
 //! Runs transactions in the laboratory: clients, server and load around one of the [`transports`].
 
 pub(super) mod keiro;
+pub(super) mod open_transport;
 mod relays;
 pub(super) mod transports;
 

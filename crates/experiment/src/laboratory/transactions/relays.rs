@@ -18,7 +18,7 @@ use std::{
 use anyhow::{Context, bail};
 use keiro_lab::{Lab, Process};
 
-use super::{Addresses, GATEWAY_A, GATEWAY_B, transports::OpenTransport};
+use super::{Addresses, GATEWAY_A, GATEWAY_B, open_transport::OpenTransport};
 use crate::laboratory::gateways::Placement;
 
 /// A pair of relays, ended and reaped when dropped.

@@ -4,34 +4,15 @@
 //! from there. To add one, extend [`Transport`], name its requirements in [`missing`], and open it in
 //! [`open`].
 
-use std::{fmt, fs, net::SocketAddr, path::Path};
+use std::{fs, net::SocketAddr, path::Path};
 
 use keiro_lab::Lab;
 
-use super::{Addresses, Laboratory, keiro::Keiro, relays::Relays};
+use super::{Addresses, Laboratory, keiro::Keiro, open_transport::OpenTransport, relays::Relays};
 use crate::{
     laboratory::gateways::{Placement, Program},
     transactions::TransactionTransport,
 };
-
-/// An open transport; dropping it closes it.
-pub(in crate::laboratory) trait OpenTransport: fmt::Debug {
-    /// The address to which clients connect.
-    fn entry(&self) -> SocketAddr;
-
-    /// Diagnostic output for an error.
-    fn log_tail(&self) -> String {
-        "transactions could not be carried".to_owned()
-    }
-
-    /// Checks that it worked until now, and closes it.
-    ///
-    /// # Errors
-    /// What ended it early.
-    fn close(&mut self) -> anyhow::Result<()> {
-        Ok(())
-    }
-}
 
 /// Direct connections; the kernel forwards packets.
 #[derive(Debug)]

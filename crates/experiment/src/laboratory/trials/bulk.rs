@@ -30,7 +30,9 @@ use rand_core::{RngCore, SeedableRng};
 use super::{
     super::{
         Laboratory, PROGRESS_STEP, emulator_report,
-        transactions::{Addresses, CLIENTS, GATEWAY_A, GATEWAY_B, WAN, transports::OpenTransport},
+        transactions::{
+            Addresses, CLIENTS, GATEWAY_A, GATEWAY_B, WAN, open_transport::OpenTransport,
+        },
     },
     megabits,
 };

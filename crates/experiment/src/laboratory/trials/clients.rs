@@ -24,7 +24,7 @@ use keiro_linux::limit;
 use super::{
     super::{
         Laboratory, emulator_report,
-        transactions::{Addresses, CLIENTS, carry_plan, counted_ms, transports::OpenTransport},
+        transactions::{Addresses, CLIENTS, carry_plan, counted_ms, open_transport::OpenTransport},
         usage::memory_max,
     },
     set_rate,

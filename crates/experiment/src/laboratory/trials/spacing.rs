@@ -11,7 +11,7 @@ use keiro_units::Bandwidth;
 use super::{
     super::{
         Laboratory, emulator_report,
-        transactions::{Addresses, CLIENTS, carry_plan, transports::OpenTransport},
+        transactions::{Addresses, CLIENTS, carry_plan, open_transport::OpenTransport},
     },
     megabits, set_rate,
 };

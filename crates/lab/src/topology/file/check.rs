@@ -8,7 +8,7 @@ use toml::Spanned;
 use super::{
     super::{
         Emulation, End, HOSTS_MAX, HostPlan, LINKS_MAX, LinkPlan, Prefix, PrefixError, Route,
-        Topology, is_name,
+        Topology, WIRE, is_name,
     },
     DirectionFile, EndFile, HostFile, LinkFile, Recordings, RouteFile, SysctlValue, TopologyFile,
 };
@@ -266,7 +266,7 @@ fn route(
 fn host_name(key: Spanned<String>) -> Result<String, LocatedError> {
     let at = key.span();
     let name = name(key, "host", HOST_NAME_BYTES_MAX)?;
-    if name == crate::lab::WIRE {
+    if name == WIRE {
         let message = format!(
             "no host may be called `{name}`; the laboratory's namespace for emulated links has this name"
         );
