@@ -48,11 +48,12 @@ test-dashboards: packages ## dashboards and alerts with promtool and a real Prom
 	$(CARGO) test --locked --package keiro-dashboards -- --include-ignored
 	$(CARGO) test --locked --workspace --test dashboards -- --include-ignored --nocapture
 
-lint: packages ## formatting, clippy, words and links
+lint: packages ## formatting, clippy, words, links and circles of imports
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) xtask words
 	$(CARGO) xtask links
+	$(CARGO) xtask cycles
 
 mutants: packages ## mutation tests of the lines changed since BASE (origin/main), or of FILES
 	@scripts/mutants $(BASE)

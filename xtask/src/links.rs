@@ -3,19 +3,16 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
 };
+
+use crate::tracked_files::tracked_files;
 
 /// Prints each link to a file that does not exist; `false`: there are some.
 pub(crate) fn check(directory: Option<&String>) -> Result<bool, String> {
     let directory = PathBuf::from(directory.map_or(".", String::as_str));
-    let output = Command::new("git")
-        .args(["ls-files", "--", "*.md"])
-        .current_dir(&directory)
-        .output()
-        .map_err(|error| format!("git: {error}"))?;
+    let pages = tracked_files(&directory, &["*.md"])?;
     let (mut links, mut dead) = (0, 0);
-    for page in String::from_utf8_lossy(&output.stdout).lines() {
+    for page in &pages {
         let Ok(text) = fs::read_to_string(directory.join(page)) else {
             continue;
         };

@@ -1,10 +1,8 @@
 //! Words that plain technical English rarely needs, in comments and docs.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, path::PathBuf};
+
+use crate::tracked_files::tracked_files;
 
 /// A sentence reads better with "reports", "no one", "the sender that" in their place.
 const REFUSED: [&str; 8] = [
@@ -15,14 +13,16 @@ const REFUSED: [&str; 8] = [
 pub(crate) fn check(directory: Option<&String>) -> Result<bool, String> {
     let directory = PathBuf::from(directory.map_or(".", String::as_str));
     let (mut words, mut found) = (0, 0);
-    for file in files(&directory)? {
-        let path = directory.join(&file);
+    let files = tracked_files(&directory, &["*.rs", "*.md"])?;
+    // This file lists the words.
+    for file in files.iter().filter(|file| *file != "xtask/src/words.rs") {
+        let path = directory.join(file);
         // A file that git lists and the working tree lacks has no words.
         let Ok(text) = fs::read_to_string(&path) else {
             continue;
         };
         for (number, line) in text.lines().enumerate() {
-            let Some(prose) = prose(&file, line) else {
+            let Some(prose) = prose(file, line) else {
                 continue;
             };
             words += prose.split(is_gap).filter(|word| !word.is_empty()).count();
@@ -34,23 +34,6 @@ pub(crate) fn check(directory: Option<&String>) -> Result<bool, String> {
     }
     println!("{found} refused words among {words} of comments and docs");
     Ok(found == 0)
-}
-
-fn files(directory: &Path) -> Result<Vec<String>, String> {
-    let output = Command::new("git")
-        .args(["ls-files", "--", "*.rs", "*.md"])
-        .current_dir(directory)
-        .output()
-        .map_err(|error| format!("git: {error}"))?;
-    if !output.status.success() {
-        return Err("words: this is not a git checkout".to_owned());
-    }
-    // This file lists the words.
-    Ok(String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .filter(|file| *file != "xtask/src/words.rs")
-        .map(str::to_owned)
-        .collect())
 }
 
 /// The part of a line that is prose: a comment, or all of a page.
