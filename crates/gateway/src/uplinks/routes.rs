@@ -13,9 +13,7 @@ use ipnet::IpNet;
 use keiro_control::config::{Family, UPLINK_TABLES};
 use keiro_linux::{
     namespace_lock::NamespaceLock,
-    route::{
-        Entry, Installed, Route, RouteError, RouteSocket, Rule, RuleVersion, Via,
-    },
+    route::{Entry, Installed, Route, RouteError, RouteSocket, Rule, RuleVersion, Via},
 };
 
 use super::{Binding, Network};
