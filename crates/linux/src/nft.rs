@@ -1,6 +1,7 @@
 //! nftables by the program nft(8), and notice of changes.
 
 use std::{
+    collections::BTreeSet,
     io::{self, Read, Write},
     process::{Child, Command, Stdio},
     thread,
@@ -16,6 +17,8 @@ const TIME_MAX: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(2);
 /// What is read of its messages.
 const MESSAGE_BYTES_MAX: u64 = 4096;
+/// What is read of an answer. Ours: some ten thousand names.
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
 /// Carries out a script (`nft -f`), all of it or nothing, in the calling thread's network namespace.
 ///
@@ -42,11 +45,28 @@ pub fn has_table(family: &str, name: &str) -> io::Result<bool> {
     }
 }
 
+/// The names of all tables, each once.
+///
+/// # Errors
+/// As [`run`].
+pub fn table_names() -> io::Result<BTreeSet<String>> {
+    let mut command = Command::new("nft");
+    command.args(["list", "tables"]).stdout(Stdio::piped());
+    let text = answered(&mut command, "")?;
+    // `table ip NAME`, a line each.
+    let names = text.lines().filter_map(|line| line.split(' ').nth(2));
+    Ok(names.map(str::to_owned).collect())
+}
+
 fn started(command: &mut Command, input: &str) -> io::Result<()> {
+    answered(command.stdout(Stdio::null()), input).map(drop)
+}
+
+/// What the program has written, up to [`ANSWER_BYTES_MAX`].
+fn answered(command: &mut Command, input: &str) -> io::Result<String> {
     command
         .env("LC_ALL", "C")
         .stdin(Stdio::piped())
-        .stdout(Stdio::null())
         .stderr(Stdio::piped());
     let spawned = {
         let _lent = Lent::take();
@@ -63,13 +83,25 @@ fn started(command: &mut Command, input: &str) -> io::Result<()> {
         // Fits into the pipe; a program that has failed says why itself.
         let _ = stdin.write_all(input.as_bytes());
     }
-    let outcome = wait(&mut child);
-    if outcome.is_err() {
-        // It may have ended just now.
-        let _ = child.kill();
-        let _ = child.wait();
-    }
-    outcome
+    let stdout = child.stdout.take();
+    thread::scope(|scope| {
+        // Beside the wait, so that a long answer does not hold the program up.
+        let answer = scope.spawn(|| {
+            let mut text = String::new();
+            if let Some(stdout) = stdout {
+                // What was read before an error counts.
+                let _ = stdout.take(ANSWER_BYTES_MAX).read_to_string(&mut text);
+            }
+            text
+        });
+        let outcome = wait(&mut child);
+        if outcome.is_err() {
+            // It may have ended just now.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        outcome.map(|()| answer.join().unwrap_or_default())
+    })
 }
 
 fn wait(child: &mut Child) -> io::Result<()> {

@@ -103,6 +103,8 @@ pub struct Rule {
     pub source: Option<IpNet>,
     /// UDP packets from this port.
     pub udp_source_port: Option<u16>,
+    /// Routes of the table to prefixes of at most this length do not count, and the next rule is tried.
+    pub suppressed_prefix_length: Option<u8>,
 }
 
 /// Address family of a rule.
@@ -696,7 +698,11 @@ impl fmt::Display for Shown<'_> {
                 if let Some(name) = &rule.outgoing {
                     write!(f, " oif {name}")?;
                 }
-                write!(f, " lookup {}", rule.table)
+                write!(f, " lookup {}", rule.table)?;
+                match rule.suppressed_prefix_length {
+                    Some(length) => write!(f, " suppress_prefixlength {length}"),
+                    None => Ok(()),
+                }
             }
         }
     }

@@ -461,6 +461,7 @@ fn rules_of(tenant: &Tenant, table: u32, v6: bool) -> impl Iterator<Item = Rule>
         mark: None,
         source: None,
         udp_source_port: None,
+        suppressed_prefix_length: None,
     };
     let mut rules = Vec::new();
     for name in interface_names(tenant) {

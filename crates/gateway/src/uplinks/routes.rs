@@ -218,6 +218,7 @@ fn of_uplink(table: u32, uplink: &Filtered, network: &Network) -> Vec<Entry> {
         source: Some(own.into()),
         // Other programs' packets from the address leave as if there were no gateway.
         udp_source_port: Some(local.port()),
+        suppressed_prefix_length: None,
     });
     near.into_iter().chain([route(far, via), rule]).collect()
 }

@@ -48,6 +48,7 @@ fn rule(version: RuleVersion, priority: u32, table: u32) -> Rule {
         mark: None,
         source: None,
         udp_source_port: None,
+        suppressed_prefix_length: None,
     }
 }
 
@@ -83,6 +84,7 @@ fn all_kinds(tun: &Tun) -> Vec<Entry> {
         Entry::Rule(Rule {
             source: Some("10.1.0.1/32".parse().unwrap()),
             udp_source_port: Some(7600),
+            suppressed_prefix_length: None,
             ..rule(RuleVersion::V4, 1003, 1001)
         }),
     ]

@@ -292,6 +292,7 @@ pub(super) fn rule(message: &Message) -> Option<(Rule, u8)> {
         mark: None,
         source: None,
         udp_source_port: None,
+        suppressed_prefix_length: None,
     };
     let mut is_udp = false;
     for attribute in &message.attributes {
@@ -309,6 +310,11 @@ pub(super) fn rule(message: &Message) -> Option<(Rule, u8)> {
             RuleAttribute::IpProtocol(IpProtocol::Udp) => is_udp = true,
             RuleAttribute::SourcePortRange(range) if range.start == range.end => {
                 rule.udp_source_port = Some(range.start);
+            }
+            // The kernel's word for none.
+            RuleAttribute::SuppressPrefixLen(u32::MAX) => {}
+            RuleAttribute::SuppressPrefixLen(length) => {
+                rule.suppressed_prefix_length = Some(u8::try_from(*length).ok()?);
             }
             RuleAttribute::IpProtocol(_)
             | RuleAttribute::SourcePortRange(_)
@@ -397,6 +403,8 @@ fn rule_message(rule: &Rule) -> RuleMessage {
         message.header.src_len = source.prefix_len();
         attributes.push(RuleAttribute::Source(source.addr()));
     }
+    let suppressed = rule.suppressed_prefix_length.map(u32::from);
+    attributes.extend(suppressed.map(RuleAttribute::SuppressPrefixLen));
     if let Some(port) = rule.udp_source_port {
         attributes.push(RuleAttribute::IpProtocol(IpProtocol::Udp));
         let range = RulePortRange {
