@@ -66,9 +66,10 @@ pub use self::{
     store::{Endpoint, Etcd, Store},
     template::{Template, Uplink},
     tenant::{
-        DEFAULT_TENANT_MTU, DEFAULT_TENANT_QUEUE, DEFAULT_TENANTS_MAX, Fairness, Learned, Mapping,
-        MappingError, Member, PrefixOwner, Tenant, TenantController, TenantPeer, TenantRule,
-        UPLINK_TABLES, WhenStopped,
+        DEFAULT_PREFIXES, DEFAULT_TENANT_MTU, DEFAULT_TENANT_QUEUE, DEFAULT_TENANTS_MAX, Exit,
+        ExitIpv6, Fairness, ForwardedProtocol, Internet, Learned, Mapping, MappingError, Member,
+        PortForward, PrefixOwner, Tenant, TenantController, TenantPeer, TenantRule, UPLINK_TABLES,
+        WhenDown, WhenStopped,
     },
     uplinks::{AutoUplinks, Pattern},
 };

@@ -443,6 +443,38 @@ const REST: &str = "
 #destination_ports = \"5004-5010\"
 #dscp = 46
 
+# A tenant whose other sites reach the Internet by this gateway (docs/exit.md). IPv6 sources are replaced by
+# this machine's (\"nat\") or stay (\"routed\").
+#[tenant.green]
+#id = 2
+#addresses = [\"10.5.0.1/32\"]
+#prefixes = [\"10.5.0.0/16\"]
+#exit = true
+#exit_ipv6 = \"nat\"
+#[tenant.green.peer.osaka]
+#prefixes = [\"10.6.0.0/16\"]
+#app = \"ip\"
+# A port of the exit that leads to a host of another site.
+#[tenant.green.port_forward.web]
+#protocol = \"tcp\"
+#port = 8443
+#to = \"10.6.0.10:443\"
+#keep_source = false
+# A tenant of which packets reach the Internet by another gateway, which has `exit`. Without `from` and `to`
+# all do. Where that gateway is not reached they are dropped (\"block\"), or leave by this machine's own
+# default route (\"local\").
+#[tenant.red]
+#id = 3
+#prefixes = [\"10.7.0.0/16\"]
+#[tenant.red.peer.osaka]
+#prefixes = [\"10.8.0.0/16\"]
+#app = \"ip\"
+#[tenant.red.internet]
+#via = \"osaka\"
+#from = [\"10.7.0.0/24\"]
+#to = [\"0.0.0.0/0\"]
+#when_down = \"block\"
+
 # Settings for all tenants, the same at every gateway.
 #[fairness]
 #tenants_max = 1024

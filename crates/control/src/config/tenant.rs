@@ -5,6 +5,7 @@
 
 pub(super) mod check;
 mod check_members;
+mod exit;
 mod mapping;
 mod member;
 mod values;
@@ -23,6 +24,9 @@ use keiro_model::fairness::{
 use keiro_units::{Bandwidth, ByteCount};
 use toml::{Spanned, de::DeValue};
 
+pub use self::exit::{
+    DEFAULT_PREFIXES, Exit, ExitIpv6, ForwardedProtocol, Internet, PortForward, WhenDown,
+};
 pub use self::mapping::{Mapping, MappingError};
 pub use self::member::Member;
 pub use self::values::UPLINK_TABLES;
@@ -105,6 +109,10 @@ pub struct Tenant {
     pub prefixes: Vec<IpNet>,
     /// Networks behind this gateway that others reach by other addresses, which are in `prefixes`.
     pub map: Vec<Mapping>,
+    /// It leads other sites to the Internet.
+    pub exit: Option<Exit>,
+    /// What of this site leaves by another gateway's exit.
+    pub internet: Option<Internet>,
     /// Destinations that are routed into the device.
     pub routes: Vec<IpNet>,
     /// `routes` are all prefixes of its peers, because the file has none.
@@ -269,6 +277,8 @@ pub(super) struct TenantSpans {
     interfaces: Range<usize>,
     own: Range<usize>,
     map: Range<usize>,
+    exit: Range<usize>,
+    internet: Range<usize>,
     routes: Range<usize>,
     peers: Vec<Range<usize>>,
     /// With the application and the peer that it has to be of, if that is settled.
@@ -285,6 +295,8 @@ impl TenantSpans {
             interfaces: fields.span_of("interfaces"),
             own: fields.span_of("prefixes"),
             map: fields.span_of("map"),
+            exit: fields.span_of("exit"),
+            internet: fields.span_of("internet"),
             routes: fields.span_of("routes"),
             peers: Vec::new(),
             apps: Vec::new(),
@@ -379,6 +391,8 @@ impl Reader<'_> {
         let map = fields.optional(r, "map", mapping::mappings);
         let routes = fields.optional(r, "routes", prefixes);
         let queue = fields.optional(r, "queue", |v| in_range(v, QUEUE[0], QUEUE[1]));
+        let exit = self.exit(&mut fields, left);
+        let internet = self.internet(&mut fields, names, left);
         let peer_tables = fields.raw("peer");
         let mut spans = TenantSpans::of(&fields);
         let rules = self.entries(&mut fields, "rule", "[[tenant.NAME.rule]]", left);
@@ -386,7 +400,7 @@ impl Reader<'_> {
         if table.is_none() {
             self.refuse_interfaces_without_table(interfaces.as_ref());
         }
-        let tenant_peers = self.tenant_peers(&name, peer_tables, names, left, &mut spans);
+        let mut tenant_peers = self.tenant_peers(&name, peer_tables, names, left, &mut spans);
         if peer_tables.is_none() {
             self.refuse_without_peer(&name, &spans);
         }
@@ -397,10 +411,18 @@ impl Reader<'_> {
         let own = own?.value.into_iter().map(|at| at.value).collect();
         let remote = tenant_peers.iter().flat_map(|peer| peer.prefixes.clone());
         let routes_follow_peers = routes.is_none();
-        let routes: Vec<IpNet> = match routes {
+        let mut routes: Vec<IpNet> = match routes {
             Some(routes) => routes.value.into_iter().map(|at| at.value).collect(),
             None => remote.collect(),
         };
+        if let Some(internet) = &internet {
+            lead_to_exit(
+                internet.via,
+                &mut routes,
+                routes_follow_peers,
+                &mut tenant_peers,
+            );
+        }
         let id = id?.value;
         let tenant = Tenant {
             name,
@@ -416,6 +438,8 @@ impl Reader<'_> {
             interfaces: value(interfaces).unwrap_or_default(),
             prefixes: own,
             map: value(map).unwrap_or_default(),
+            exit,
+            internet,
             routes,
             routes_follow_peers,
             learned: Vec::new(),
@@ -589,6 +613,26 @@ impl Reader<'_> {
             destination_ports: value(destination_ports),
             dscp: value(dscp),
         })
+    }
+}
+
+/// All that is nowhere else is behind the exit, and routed there by rules of its own: not in the main table, where the
+/// tunnel's own packets would be led into it.
+fn lead_to_exit(
+    via: PeerIndex,
+    routes: &mut Vec<IpNet>,
+    routes_follow_peers: bool,
+    peers: &mut [TenantPeer],
+) {
+    if routes_follow_peers {
+        routes.retain(|route| route.prefix_len() > 0);
+    }
+    if let Some(of) = peers.iter_mut().find(|of| of.peer == via) {
+        let missing = DEFAULT_PREFIXES
+            .into_iter()
+            .filter(|prefix| !of.prefixes.contains(prefix));
+        let missing: Vec<IpNet> = missing.collect();
+        of.prefixes.extend(missing);
     }
 }
 

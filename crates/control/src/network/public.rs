@@ -153,10 +153,11 @@ impl PublicRegistry {
         number: [u64; 2],
     ) -> Option<Self> {
         let tenant = config.tenant_named(registry.tenant.as_str())?;
+        let offered = tenant.offered_prefixes();
         let copy = NetworkCopy {
             number,
             tenant_id: tenant.id,
-            hub_prefixes: &tenant.prefixes,
+            hub_prefixes: &offered,
         };
         Self::of_site_in(registry, &copy, site)
     }

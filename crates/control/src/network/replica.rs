@@ -73,7 +73,7 @@ impl Replica {
             revision,
             first_hub: config.gateway.name.clone(),
             tenant_id: tenant.id,
-            hub_prefixes: tenant.prefixes.clone(),
+            hub_prefixes: tenant.offered_prefixes(),
             text: registry.secret_text().clone(),
             registry: Some(registry.clone()),
         })

@@ -9,7 +9,7 @@ use std::{
 use ipnet::IpNet;
 use keiro_config::Report;
 
-use super::{Tenant, TenantSpans, check_members, mapping};
+use super::{Tenant, TenantSpans, check_members, exit, mapping};
 use crate::config::{Class, draft::Draft};
 
 /// What concerns several entries; `indices_hold` unless an entry is missing for being wrong.
@@ -20,6 +20,7 @@ pub(in crate::config) fn check(draft: &Draft, indices_hold: bool, report: &mut R
         routes(draft, tenant, spans, report);
         overlaps(tenant, spans, report);
         mapping::check(tenant, spans, report);
+        exit::check(tenant, spans, draft.network.as_ref(), report);
         if indices_hold {
             applications(draft, tenant, spans, report);
         }
@@ -27,6 +28,7 @@ pub(in crate::config) fn check(draft: &Draft, indices_hold: bool, report: &mut R
     interfaces(draft, &unique.devices, report);
     paths(draft, &unique.devices, report);
     main_table(draft, report);
+    exit::check_sources(draft, report);
     if indices_hold {
         check_members::check(draft, report);
     }
@@ -161,7 +163,7 @@ fn routes(draft: &Draft, tenant: &Tenant, spans: &TenantSpans, report: &mut Repo
 }
 
 /// Prefixes of one tenant have no address in common, but that a peer's may be around those of this
-/// gateway, and that this gateway's may be all that is nowhere else: a hub that leads to the Internet.
+/// gateway, and that one may be all that is nowhere else: that of a gateway that leads to the Internet.
 fn overlaps(tenant: &Tenant, spans: &TenantSpans, report: &mut Report<'_>) {
     let own = tenant
         .prefixes
@@ -183,7 +185,7 @@ fn overlaps(tenant: &Tenant, spans: &TenantSpans, report: &mut Report<'_>) {
         let clash = around.iter().find(|(outer, _, outer_is_own)| {
             let is_shorter = outer.prefix_len() < prefix.prefix_len();
             let theirs_around_own = is_own && !outer_is_own;
-            let default_around_theirs = *outer_is_own && !is_own && outer.prefix_len() == 0;
+            let default_around_theirs = !is_own && outer.prefix_len() == 0;
             !(is_shorter && (theirs_around_own || default_around_theirs))
         });
         if let Some((outer, earlier, _)) = clash {

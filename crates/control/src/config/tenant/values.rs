@@ -24,6 +24,8 @@ const WEIGHT_HINT: &str = "write a number from 0.001 to 1000000, as in weight = 
 /// Routing tables of uplinks, which gateways make themselves where the kernel filters by the reverse path. No
 /// tenant has one of them. Ours: none that a person would number so.
 pub const UPLINK_TABLES: RangeInclusive<u32> = 7_600_000..=15_599_999;
+/// Routing tables of `[tenant.NAME.internet]`. Ours: far from those that people number.
+pub(super) const EXIT_TABLES: RangeInclusive<u32> = 0x4b00_0000..=0x4bff_ffff;
 /// `RT_TABLE_DEFAULT`, `_MAIN`, `_LOCAL` (`linux/rtnetlink.h`).
 const TABLES_OF_THE_KERNEL: RangeInclusive<u32> = 253..=255;
 
@@ -308,6 +310,13 @@ pub(super) fn routing_table(value: &DeValue<'_>) -> Result<u32, ValueError> {
         let (first, last) = (UPLINK_TABLES.start(), UPLINK_TABLES.end());
         return Err(ValueError::new(
             format!("{table} is a routing table that gateways use for the uplinks of paths"),
+            format!("write 1 to 252, or 256 and above but for {first} to {last}"),
+        ));
+    }
+    if let Some(table) = own.filter(|table| EXIT_TABLES.contains(table)) {
+        let (first, last) = (EXIT_TABLES.start(), EXIT_TABLES.end());
+        return Err(ValueError::new(
+            format!("{table} is a routing table that gateways use for [tenant.NAME.internet]"),
             format!("write 1 to 252, or 256 and above but for {first} to {last}"),
         ));
     }
