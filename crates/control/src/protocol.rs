@@ -41,7 +41,10 @@ pub use self::{
         RecentEvent, SharedLineSnapshot, SpreadPathSnapshot, StatusSnapshot, StoreSnapshot,
         StoreState, TcpForwardSnapshot, TcpListenerSnapshot, VersionSnapshot, WorkloadSnapshot,
     },
-    tenant::{DeviceState, MappedNetwork, TenantPathSnapshot, TenantPeerSnapshot, TenantSnapshot},
+    tenant::{
+        DeviceState, ExitSnapshot, InternetSnapshot, InternetState, MappedNetwork,
+        PortForwardSnapshot, TenantPathSnapshot, TenantPeerSnapshot, TenantSnapshot,
+    },
     timestamp::Timestamp,
     what_if::{InvalidValue, SupposedTwice, WHAT_IF_APPS_MAX, WHAT_IF_MAX, WhatIf, WhatIfError},
 };

@@ -87,7 +87,8 @@ impl Gateway {
                 self.follow_direct()?;
                 self.end_idle_traces()?;
                 self.retry_uplinks();
-                self.tenants.repair(&self.config, &self.data)?;
+                let unreached = self.unreached_exits();
+                self.tenants.repair(&self.config, unreached, &self.data)?;
                 self.publish_device_events();
                 self.log_repeats();
                 self.rearm();

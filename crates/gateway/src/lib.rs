@@ -16,6 +16,7 @@ mod enrolment;
 mod epoll_token;
 mod error_response;
 mod event_log;
+mod exits;
 mod explain;
 mod follow_endpoints;
 mod follow_registry;

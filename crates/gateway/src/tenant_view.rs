@@ -85,6 +85,9 @@ impl Gateway {
                 let _ = write!(text, ", {in_flight} of its window of {window} in flight");
             }
             text.push('.');
+            if let Some(tenant) = config.tenant_named(name) {
+                text.push_str(&self.internet_in_words(tenant));
+            }
         }
         if self.carries_packets(app) {
             text.push_str(" IP packets are neither aggregated nor sent in copies.");
@@ -244,6 +247,8 @@ impl Gateway {
             table: tenant.table.map(u64::from),
             prefixes: tenant.prefixes.iter().map(ToString::to_string).collect(),
             map: tenant.map.iter().map(mapped_network).collect(),
+            exit: self.exit(tenant),
+            internet: self.internet(tenant),
             not_forwarded_packets: by_name(counts.not_forwarded.by_reason()),
             dropped_packets: by_name(counts.drops.by_reason()),
             peers: peers.collect(),
@@ -301,7 +306,9 @@ fn may_have_sent(
 ) -> bool {
     let is_in = |prefixes: &[IpNet], address| prefixes.iter().any(|net| net.contains(&address));
     match address {
-        core::PacketAddress::Source(address) => is_in(&tenant.prefixes, address),
+        core::PacketAddress::Source(address) => {
+            tenant.exit.is_some() || is_in(&tenant.prefixes, address)
+        }
         core::PacketAddress::Destination(address) => tenant
             .peers
             .iter()

@@ -6,6 +6,7 @@
 //! every second.
 
 mod device_health;
+mod exit;
 mod kernel;
 mod mapping;
 
@@ -32,6 +33,7 @@ pub(crate) use self::device_health::DeviceHealth;
 pub(crate) use self::kernel::{block, cleanup};
 use self::{
     device_health::{ABSENT, DeviceEvents},
+    exit::ExitGround,
     kernel::{Interfaces, Kernel},
     mapping::Mappings,
 };
@@ -39,7 +41,7 @@ use crate::{
     active::Active,
     data::{
         command::{Command, DataHandle, DataThreadGone},
-        tunnels::{PeerSetup, TenantSetup},
+        tunnels::{ExitSetup, PeerSetup, TenantSetup},
     },
 };
 
@@ -59,6 +61,9 @@ pub(crate) struct Tenants {
     /// Addresses, routes and rules.
     kernel: Kernel,
     mappings: Mappings,
+    exits: ExitGround,
+    /// Numbers of tenants whose exit is not reached.
+    unreached: BTreeSet<u32>,
     /// Of devices.
     reported: DeviceEvents,
     /// Some interface was not found, and is looked for once more.
@@ -136,6 +141,7 @@ impl Tenants {
             self.devices.insert(name, device);
         }
         let mut wanted = BTreeMap::new();
+        self.exits.look(config);
         for tenant in &config.tenants {
             let Some(device) = self.devices.get_mut(&tenant.device) else {
                 continue;
@@ -147,7 +153,8 @@ impl Tenants {
                     "tenant `{name}`: device_queues is in force when the device is made"
                 );
             }
-            let setup = setup(config, tenant, device.number, active);
+            let mut setup = setup(config, tenant, device.number, active);
+            setup.exit = self.exits.setup_of(tenant);
             wanted.insert(setup.config.id, setup);
         }
         for id in self.sent.keys().filter(|id| !wanted.contains_key(id)) {
@@ -201,7 +208,7 @@ impl Tenants {
         let interfaces = self.interfaces();
         // Before the routes, which lead packets there.
         let unmapped = self.mappings.install(config).err();
-        let mut problems = self.kernel.install(config, &interfaces);
+        let mut problems = self.kernel.install(config, &interfaces, &self.unreached);
         problems.extend(unmapped);
         problems
     }
@@ -267,13 +274,17 @@ impl Tenants {
         }
     }
 
-    /// Checks devices, and opens lost ones again.
+    /// Checks devices, opens lost ones again, and follows exits. `unreached`: numbers of tenants whose exit is not
+    /// reached.
     pub(crate) fn repair(
         &mut self,
         config: &Config,
+        unreached: BTreeSet<u32>,
         data: &DataHandle,
     ) -> Result<(), DataThreadGone> {
         let mut needs_check = self.kernel.needs_check();
+        needs_check |= self.unreached != unreached;
+        self.unreached = unreached;
         if needs_check || self.recheck {
             self.look();
         }
@@ -297,10 +308,40 @@ impl Tenants {
         }
         if needs_check {
             let interfaces = self.interfaces();
-            self.kernel.repair(config, &interfaces);
+            self.kernel.repair(config, &interfaces, &self.unreached);
         }
         self.mappings.repair(config);
+        self.follow_exits(config, data)?;
         self.release_absent(data)
+    }
+
+    /// Applies what has changed of the machine's default routes and links.
+    fn follow_exits(&mut self, config: &Config, data: &DataHandle) -> Result<(), DataThreadGone> {
+        if !self.exits.follow(config) {
+            return Ok(());
+        }
+        for tenant in config.tenants.iter().filter(|of| of.exit.is_some()) {
+            let found = self.exits.setup_of(tenant);
+            let Some(setup) = self.sent.get_mut(&TenantId(tenant.id)) else {
+                continue;
+            };
+            if setup.exit != found {
+                setup.exit = found;
+                let setup = Box::new(setup.clone());
+                data.send(Command::SetTenant { setup })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where an exit leads; `None`: the tenant is none.
+    pub(crate) fn exit_of(&self, tenant: &Tenant) -> Option<ExitSetup> {
+        self.exits.setup_of(tenant)
+    }
+
+    /// Why rules of nftables are not in place; `None`: they are.
+    pub(crate) fn rules_problem(&self) -> Option<&str> {
+        self.mappings.problem()
     }
 
     /// Closes a device that was moved to another namespace, where it can have no addresses and
@@ -506,6 +547,7 @@ fn setup(config: &Config, tenant: &Tenant, device: u64, active: &Active) -> Tena
         mtu: u16::try_from(tenant.mtu.get()).unwrap_or(u16::MAX),
         icmp_source_v6: v6,
         own: tenant.prefixes.clone(),
+        exit: None,
         notes_destinations: matches!(config.network, Some(Membership::Branch { .. })),
         peers,
     }

@@ -162,6 +162,10 @@ crate::stats! {
         counter transit_packets: packets, "IP packets from one site of the network to another that were passed on";
         counter transit_bytes: bytes, "Their bytes";
         counter backup_packets: packets, "IP packets, also those passed on, that left over another gateway than the first of their destination";
+        counter to_internet_packets: packets, "IP packets that left for the Internet by an exit, this gateway's or a peer's";
+        counter to_internet_bytes: bytes, "Their bytes";
+        counter from_internet_packets: packets, "IP packets that came from the Internet by an exit";
+        counter from_internet_bytes: bytes, "Their bytes";
         counter icmp_error_packets: packets, "ICMP errors sent to senders: packet too big, hop limit, no route, peer down";
         counter suppressed_icmp_error_packets: packets, "ICMP errors not sent because of their rate limit";
     }
@@ -290,6 +294,10 @@ crate::reasons! {
         peer_spoofed,
         /// From a peer: the destination is in none of the tenant's own prefixes.
         peer_foreign,
+        /// From a peer: to an address that the exit to the Internet does not lead to: private, or of its machine.
+        exit_refused,
+        /// From a peer: to the Internet, to which the exit has no default route of this IP version.
+        exit_no_route,
         /// From a peer: marked CE on the way, and its sender does not support ECN (RFC 6040).
         congested,
         /// The device did not accept it: it is gone, down or full.

@@ -37,6 +37,12 @@ pub struct TenantSnapshot {
     /// Of those, the ones whose hosts have other addresses themselves; absent: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub map: Vec<MappedNetwork>,
+    /// It leads other sites to the Internet; absent: it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit: Option<ExitSnapshot>,
+    /// Its packets to the Internet leave by another gateway; absent: by this machine's own routes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub internet: Option<InternetSnapshot>,
     /// Of those that entered, what is of its link alone and goes nowhere, by kind: packets to groups
     /// (`multicast`) and from or to `link_local` addresses. Linux sends some by itself.
     #[serde(default)]
@@ -45,6 +51,67 @@ pub struct TenantSnapshot {
     pub dropped_packets: BTreeMap<String, u64>,
     /// By peer.
     pub peers: Vec<TenantPeerSnapshot>,
+}
+
+/// An exit to the Internet for other sites.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ExitSnapshot {
+    /// The machine has a default route of IPv4.
+    pub ipv4: bool,
+    /// And of IPv6.
+    pub ipv6: bool,
+    /// Why it does not lead there; absent: it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// Ports that lead to hosts of sites; absent: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub port_forwards: Vec<PortForwardSnapshot>,
+}
+
+/// A port of an exit that leads to a host of a site.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PortForwardSnapshot {
+    pub name: String,
+    /// `tcp` or `udp`.
+    pub protocol: String,
+    /// Of the exit.
+    pub port: u16,
+    /// The host and its port.
+    pub to: String,
+}
+
+/// Packets to the Internet that leave by another gateway.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct InternetSnapshot {
+    /// The peer that is to lead there.
+    pub via: String,
+    pub state: InternetState,
+    /// The peer that does now; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit: Option<String>,
+    /// Why no peer does; absent: one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// Sources, as the hosts have them.
+    pub from: Vec<String>,
+    /// Destinations.
+    pub to: Vec<String>,
+}
+
+/// What becomes of packets that are to leave by an exit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum InternetState {
+    /// They leave by it.
+    Exit,
+    /// It is not reached, and they are dropped.
+    Blocked,
+    /// It is not reached, and they leave by this machine's own default route.
+    Local,
 }
 
 /// A network that others reach by other addresses.

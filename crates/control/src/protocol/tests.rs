@@ -235,6 +235,7 @@ fn numbers_say_their_unit() {
         "id",
         "weight",
         "table",
+        "port",
     ];
     let units = [
         "_seconds",

@@ -33,7 +33,7 @@ use keiro_linux::{
 
 pub(crate) use self::counts::{Counts, ReceivedPackets};
 pub(crate) use self::prefix_faults::{PrefixFault, PrefixMismatch};
-pub(crate) use self::tenant::{PacketFromPeer, PeerSetup, TenantSetup};
+pub(crate) use self::tenant::{ExitSetup, PacketFromPeer, PeerSetup, TenantSetup};
 use self::{
     device::Device,
     next_hops::NextHops,

@@ -6,10 +6,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     mem,
+    ops::RangeInclusive,
 };
 
 use ipnet::IpNet;
-use keiro_control::config::{Config, Tenant, WhenStopped};
+use keiro_control::config::{Config, Internet, Tenant, WhenDown, WhenStopped};
 use keiro_linux::route::{
     Added, Address, Entry, Installed, Outcome, Route, RouteError, RouteSocket, RouteWatch, Rule,
     RuleVersion, TABLE_MAIN, Via,
@@ -39,6 +40,17 @@ pub(super) type Interfaces = BTreeMap<String, u32>;
 const RULE_PRIORITY: u32 = 7600;
 /// Rules by address come after those by interface, which say more.
 const ADDRESS_RULE_PRIORITY: u32 = RULE_PRIORITY + 1;
+/// Rules of `[tenant.NAME.internet]`, three for each source, in their order. What this machine sends itself takes the
+/// main table: its own packets of the tunnel, of DHCP and to resolvers are among it.
+const INTERNET_OWN_RULE: u32 = RULE_PRIORITY + 9;
+/// Then routes of the main table, but for default ones: to local networks, and to the other sites.
+const INTERNET_NEAR_RULE: u32 = INTERNET_OWN_RULE + 1;
+/// Then the exit.
+const INTERNET_RULE: u32 = INTERNET_NEAR_RULE + 1;
+const INTERNET_PRIORITIES: RangeInclusive<u32> = INTERNET_OWN_RULE..=INTERNET_RULE;
+/// Routes to prefixes of this length and shorter are default routes: some programs divide one by two, and unicast
+/// addresses of IPv6 are 2000::/3.
+const DEFAULT_PREFIX_BITS_MAX: u8 = 3;
 /// The last of a table: as the kernel's documentation of VRF has it.
 const UNREACHABLE_METRIC: u32 = 4_278_198_272;
 /// Of unreachable routes beside those into a device: next to them, so that no other route to the prefix takes
@@ -51,7 +63,12 @@ const PROBLEMS_MAX: usize = 100;
 impl Kernel {
     /// Makes what is in place what `config` names, with the devices that are there.
     /// What could not be had is given, a line each.
-    pub(super) fn install(&mut self, config: &Config, devices: &Interfaces) -> Vec<String> {
+    pub(super) fn install(
+        &mut self,
+        config: &Config,
+        devices: &Interfaces,
+        unreached: &BTreeSet<u32>,
+    ) -> Vec<String> {
         if config.tenants.is_empty() && self.installed.is_none() {
             if !mem::replace(&mut self.swept, true) {
                 self.sweep(config);
@@ -65,7 +82,7 @@ impl Kernel {
         };
         self.incomplete = true;
         match result {
-            Ok(()) => self.put_in_place(config, devices),
+            Ok(()) => self.put_in_place(config, devices, unreached),
             Err(error) => vec![format!("tenants: {error}")],
         }
     }
@@ -76,7 +93,7 @@ impl Kernel {
         if let Err(error) = self.take_over(config) {
             tracing::debug!("tenants: {error}");
         }
-        for problem in self.put_in_place(config, &Interfaces::default()) {
+        for problem in self.put_in_place(config, &Interfaces::default(), &BTreeSet::new()) {
             tracing::warn!("{problem}");
         }
         *self = Self {
@@ -95,10 +112,15 @@ impl Kernel {
     }
 
     /// Restores missing entries, retries failed ones, and logs new problems.
-    pub(super) fn repair(&mut self, config: &Config, devices: &Interfaces) {
+    pub(super) fn repair(
+        &mut self,
+        config: &Config,
+        devices: &Interfaces,
+        unreached: &BTreeSet<u32>,
+    ) {
         let was_incomplete = self.incomplete;
         let before = self.reported.clone();
-        for problem in self.put_in_place(config, devices) {
+        for problem in self.put_in_place(config, devices, unreached) {
             if !before.contains(&problem) {
                 tracing::error!("{problem}; trying again every second");
             }
@@ -131,7 +153,7 @@ impl Kernel {
             .collect();
         let blocks: BTreeSet<Entry> = blocked
             .iter()
-            .flat_map(|tenant| blocks_of(tenant))
+            .flat_map(|tenant| blocks_of(tenant).into_iter().chain(internet_blocks(tenant)))
             .collect();
         let stays =
             |entry: &Entry, was_there: bool| (served || was_there) && blocks.contains(entry);
@@ -177,14 +199,22 @@ impl Kernel {
         }
     }
 
-    fn put_in_place(&mut self, config: &Config, devices: &Interfaces) -> Vec<String> {
+    fn put_in_place(
+        &mut self,
+        config: &Config,
+        devices: &Interfaces,
+        unreached: &BTreeSet<u32>,
+    ) -> Vec<String> {
         let Some(installed) = &mut self.installed else {
             return Vec::new();
         };
         let mut entries = Vec::new();
         let mut owners = BTreeMap::new();
         for tenant in &config.tenants {
-            for entry in entries_of(tenant, devices.get(&tenant.device).copied()) {
+            let device = devices.get(&tenant.device).copied();
+            let is_reached = !unreached.contains(&tenant.id);
+            let of_exit = internet_entries(tenant, device, is_reached);
+            for entry in entries_of(tenant, device).into_iter().chain(of_exit) {
                 owners.insert(entry.clone(), tenant.name.as_str());
                 entries.push(entry);
             }
@@ -273,7 +303,10 @@ pub(crate) fn block(config: &Config) -> Result<Vec<String>, RouteError> {
 /// What stays of a tenant when no gateway runs.
 fn blocks_while_stopped(tenant: &Tenant) -> Vec<Entry> {
     match tenant.when_stopped {
-        WhenStopped::Block => blocks_of(tenant),
+        WhenStopped::Block => {
+            let blocks = blocks_of(tenant).into_iter();
+            blocks.chain(internet_blocks(tenant)).collect()
+        }
         WhenStopped::Bypass => Vec::new(),
     }
 }
@@ -314,9 +347,23 @@ fn left_behind(installed: &mut Installed, own: &BTreeSet<&str>) -> Result<Vec<En
             _ => None,
         })
         .collect();
+    // As are the rules that lead there.
+    let served_sources: BTreeSet<Option<IpNet>> = entries
+        .iter()
+        .filter_map(|entry| match entry {
+            Entry::Rule(rule) if rule.priority == INTERNET_RULE => {
+                let is_served = served.iter().any(|(_, table)| *table == rule.table);
+                is_served.then_some(rule.source)
+            }
+            _ => None,
+        })
+        .collect();
     entries.retain(|entry| match entry {
         Entry::Route(route) => {
             is_block(route) && !served.contains(&(route.destination, route.table))
+        }
+        Entry::Rule(rule) if INTERNET_PRIORITIES.contains(&rule.priority) => {
+            !served_sources.contains(&rule.source)
         }
         Entry::Rule(rule) => [RULE_PRIORITY, ADDRESS_RULE_PRIORITY].contains(&rule.priority),
         Entry::Address(_) => false,
@@ -487,4 +534,89 @@ fn rules_of(tenant: &Tenant, table: u32, v6: bool) -> impl Iterator<Item = Rule>
         }
     }
     rules.into_iter()
+}
+
+/// What leads packets of this site to an exit. Where it blocks what cannot get there, the last of it stays without the
+/// device and while no gateway runs.
+fn internet_entries(tenant: &Tenant, device: Option<u32>, is_reached: bool) -> Vec<Entry> {
+    let Some(internet) = &tenant.internet else {
+        return Vec::new();
+    };
+    let mut entries = match internet.when_down {
+        WhenDown::Block => internet_blocks(tenant),
+        // Without a route in the table the kernel goes on to the main one.
+        WhenDown::Local => internet_rules(tenant),
+    };
+    if let Some(interface) = device
+        && (is_reached || internet.when_down == WhenDown::Block)
+    {
+        entries.extend(internet_routes(tenant, |_| (Via::Interface(interface), 0)));
+    }
+    entries
+}
+
+/// What keeps packets for an exit from this machine's own default route.
+fn internet_blocks(tenant: &Tenant) -> Vec<Entry> {
+    let is_blocked = |of: &Internet| of.when_down == WhenDown::Block;
+    if !tenant.internet.as_ref().is_some_and(is_blocked) {
+        return Vec::new();
+    }
+    let stand_in = |to: &IpNet| (Via::Unreachable, stand_in_metric(to));
+    let mut entries = internet_rules(tenant);
+    entries.extend(internet_routes(tenant, stand_in));
+    entries
+}
+
+fn internet_routes(tenant: &Tenant, via: impl Fn(&IpNet) -> (Via, u32)) -> Vec<Entry> {
+    let sources = tenant.internet_sources();
+    let destinations = tenant.internet.iter().flat_map(|internet| &internet.to);
+    let is_used = |to: &&IpNet| {
+        sources
+            .iter()
+            .any(|from| from.addr().is_ipv4() == to.addr().is_ipv4())
+    };
+    let route = |to: &IpNet| {
+        let (via, metric) = via(to);
+        Entry::Route(Route {
+            destination: *to,
+            table: tenant.exit_table(),
+            via,
+            metric,
+        })
+    };
+    destinations.filter(is_used).map(route).collect()
+}
+
+fn internet_rules(tenant: &Tenant) -> Vec<Entry> {
+    let rules = tenant.internet_sources().into_iter().flat_map(|source| {
+        let rule = Rule {
+            version: match source {
+                IpNet::V4(_) => RuleVersion::V4,
+                IpNet::V6(_) => RuleVersion::V6,
+            },
+            priority: INTERNET_RULE,
+            table: tenant.exit_table(),
+            incoming: None,
+            outgoing: None,
+            mark: None,
+            source: Some(source),
+            udp_source_port: None,
+            suppressed_prefix_length: None,
+        };
+        let near = Rule {
+            priority: INTERNET_NEAR_RULE,
+            table: TABLE_MAIN,
+            suppressed_prefix_length: Some(DEFAULT_PREFIX_BITS_MAX),
+            ..rule.clone()
+        };
+        let own = Rule {
+            priority: INTERNET_OWN_RULE,
+            table: TABLE_MAIN,
+            incoming: Some("lo".to_owned()),
+            ..rule.clone()
+        };
+        // The exit's first, so that nothing leaves by the main table meanwhile.
+        [rule, near, own].map(Entry::Rule)
+    });
+    rules.collect()
 }

@@ -1,15 +1,18 @@
-//! Networks of tenants under other addresses: a table of nftables for each device, put in place, watched and removed.
+//! Tables of nftables of tenants, put in place, watched and removed: those of [exits](super::exit), and those of networks
+//! under other addresses, which are written here.
 //!
 //! Packets that come out of a tenant's device have their destination translated before they are routed, and those that go
 //! into it their source after that. The kernel's connection tracking translates answers and what ICMP errors quote. It has
 //! a zone of its own for packets of the tunnel: of a flow that began before the tunnel led anywhere it knows that nothing
 //! is to be translated, and would go on so as long as the flow lasts.
 
-use std::{collections::BTreeMap, fmt::Write};
+use std::{collections::BTreeMap, fmt::Write, mem};
 
 use ipnet::IpNet;
 use keiro_control::config::{Config, Tenant};
 use keiro_linux::nft::{self, NftWatch};
+
+use super::exit;
 
 /// The tables of all tenants.
 #[derive(Default)]
@@ -20,13 +23,15 @@ pub(super) struct Mappings {
     watch: Option<NftWatch>,
     /// Something failed and is tried again.
     incomplete: bool,
+    /// What an earlier run left behind was looked for.
+    swept: bool,
     /// The last problem that was logged.
     reported: Option<String>,
 }
 
 /// Names of tables begin so, and the tenant's number follows.
 const TABLE: &str = "keiro-map-";
-const FAMILIES: [&str; 2] = ["ip", "ip6"];
+pub(super) const FAMILIES: [&str; 2] = ["ip", "ip6"];
 
 impl Mappings {
     /// Makes what is in place what `config` names.
@@ -38,22 +43,30 @@ impl Mappings {
             .tenants
             .iter()
             .filter(|tenant| !tenant.map.is_empty());
-        let wanted: BTreeMap<String, String> = mapped
+        let mut wanted: BTreeMap<String, String> = mapped
             .map(|tenant| (table(tenant), rules(tenant)))
             .collect();
+        wanted.extend(config.tenants.iter().filter_map(|tenant| {
+            let of = tenant.exit.as_ref()?;
+            Some((exit::table(tenant), exit::rules(tenant, of)))
+        }));
+        if !config.tenants.is_empty() && !mem::replace(&mut self.swept, true) {
+            remove_leftovers(&wanted);
+        }
         self.incomplete = true;
         let gone = self
             .installed
             .keys()
             .filter(|name| !wanted.contains_key(*name));
         for name in gone.cloned().collect::<Vec<_>>() {
-            nft::run(&removal(&name)).map_err(|error| format!("map: {error}"))?;
+            nft::run(&removal(&name)).map_err(|error| format!("{name}: {error}"))?;
             self.installed.remove(&name);
         }
         for (name, rules) in wanted {
             if self.installed.get(&name) != Some(&rules) {
-                nft::run(&rules).map_err(|error| {
-                    format!("map: the mapped networks are not reached: {error}")
+                nft::run(&rules).map_err(|error| match name.starts_with(TABLE) {
+                    true => format!("map: the mapped networks are not reached: {error}"),
+                    false => format!("exit: the Internet is not reached by it: {error}"),
                 })?;
                 self.installed.insert(name, rules);
             }
@@ -83,7 +96,7 @@ impl Mappings {
             let before = self.installed.len();
             self.installed.retain(|name, _| is_there(name));
             if self.installed.len() < before {
-                tracing::warn!("the rules of mapped networks had been taken away; put back");
+                tracing::warn!("rules of nftables had been taken away; put back");
                 self.incomplete = true;
             }
         }
@@ -99,9 +112,14 @@ impl Mappings {
         self.reported = problem;
     }
 
+    /// What was logged last and lasts.
+    pub(super) fn problem(&self) -> Option<&str> {
+        self.reported.as_deref().filter(|_| self.incomplete)
+    }
+
     /// Removes all tables: without the gateway nothing is translated.
     pub(super) fn leave(&mut self) {
-        for name in std::mem::take(&mut self.installed).into_keys() {
+        for name in mem::take(&mut self.installed).into_keys() {
             if let Err(error) = nft::run(&removal(&name)) {
                 tracing::warn!(%error, "the table {name} of nftables stays");
             }
@@ -123,11 +141,30 @@ impl Mappings {
     }
 }
 
+/// Removes tables that a killed gateway left behind and that are not replaced. Without nft, or the right to use it, there
+/// are none of this one's.
+fn remove_leftovers(wanted: &BTreeMap<String, String>) {
+    let is_left = |name: &String| {
+        let is_own = [TABLE, exit::TABLE].iter().any(|of| name.starts_with(of));
+        is_own && !wanted.contains_key(name)
+    };
+    let names = match nft::table_names() {
+        Ok(names) => names,
+        Err(error) => return tracing::debug!(%error, "tables of nftables"),
+    };
+    for name in names.iter().filter(|name| is_left(name)) {
+        match nft::run(&removal(name)) {
+            Ok(()) => tracing::info!("the table {name} of nftables was left behind; removed"),
+            Err(error) => tracing::warn!(%error, "the table {name} of nftables stays"),
+        }
+    }
+}
+
 fn table(tenant: &Tenant) -> String {
     format!("{TABLE}{}", tenant.id)
 }
 
-fn removal(name: &str) -> String {
+pub(super) fn removal(name: &str) -> String {
     let mut script = String::new();
     for family in FAMILIES {
         // Added first, so that the removal of one that is not there is no error.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use keiro_control::protocol::{DeviceState, TenantPathSnapshot, TenantSnapshot};
+use keiro_control::protocol::{DeviceState, InternetState, TenantPathSnapshot, TenantSnapshot};
 
 use super::{FieldList, Health, cell, known, listed, word};
 use crate::{
@@ -110,6 +110,7 @@ pub(super) fn text(tenant: &TenantSnapshot, style: Style) -> String {
             format!("{} is reached as {}", of.local, of.network),
         );
     }
+    add_exits(&mut fields, tenant, style);
     fields.add_stats("", &tenant.stats.0);
     let not_forwarded = &tenant.not_forwarded_packets;
     if not_forwarded.values().any(|count| *count > 0) {
@@ -131,6 +132,45 @@ pub(super) fn text(tenant: &TenantSnapshot, style: Style) -> String {
         }
     }
     fields.text()
+}
+
+/// The exit that the tenant is, and the one that it uses.
+fn add_exits(fields: &mut FieldList, tenant: &TenantSnapshot, style: Style) {
+    if let Some(exit) = &tenant.exit {
+        let versions = match (exit.ipv4, exit.ipv6) {
+            (true, true) => "to the Internet in IPv4 and IPv6",
+            (true, false) => "to the Internet in IPv4; IPv6 packets are answered with no route",
+            (false, true) => "to the Internet in IPv6; IPv4 packets are answered with no route",
+            (false, false) => "of other sites, to nowhere",
+        };
+        let problem = match &exit.problem {
+            Some(problem) => style.bad(&format!(": {problem}")),
+            None => String::new(),
+        };
+        fields.add("exit", format!("{versions}{problem}"));
+        for of in &exit.port_forwards {
+            let text = format!("{}: {} {} to {}", of.name, of.protocol, of.port, of.to);
+            fields.add("port forward", text);
+        }
+    }
+    let Some(internet) = &tenant.internet else {
+        return;
+    };
+    let (from, to) = (internet.from.join(", "), internet.to.join(", "));
+    let problem = internet.problem.as_deref().unwrap_or_default();
+    let state = match (internet.state, &internet.exit) {
+        (InternetState::Exit, exit) => {
+            format!(
+                "by the exit of {}",
+                style.strong(exit.as_ref().unwrap_or(&internet.via))
+            )
+        }
+        (InternetState::Blocked, _) => style.bad(&format!("blocked: {problem}")),
+        (InternetState::Local, _) => {
+            style.bad(&format!("by this machine's own default route: {problem}"))
+        }
+    };
+    fields.add("internet", format!("{state}; from {from}, to {to}"));
 }
 
 fn window(path: &TenantPathSnapshot) -> String {

@@ -30,6 +30,8 @@ pub(super) struct NextHop {
     pub(super) peer: PeerId,
     /// It is another one than it would be if all were up.
     pub(super) is_backup: bool,
+    /// The destination is in the Internet.
+    pub(super) is_default: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -108,6 +110,7 @@ impl NextHops {
         Some(NextHop {
             peer: chosen,
             is_backup: chosen != first,
+            is_default: false,
         })
     }
 }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use ipnet::IpNet;
+use keiro_control::config::DEFAULT_PREFIXES;
 use keiro_core::{AppId, Endpoint, Instant, IpPacket, PeerId, TenantConfig, TenantId};
 use keiro_ip::{
     Header,
@@ -40,9 +41,22 @@ pub(crate) struct TenantSetup {
     pub(crate) icmp_source_v6: Option<Ipv6Addr>,
     /// Networks behind this gateway.
     pub(crate) own: Vec<IpNet>,
+    /// What is nowhere else is behind this gateway too.
+    pub(crate) exit: Option<ExitSetup>,
     /// Destinations of its packets are reported.
     pub(crate) notes_destinations: bool,
     pub(crate) peers: BTreeMap<PeerId, PeerSetup>,
+}
+
+/// Where an exit to the Internet leads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ExitSetup {
+    /// Whether there is a default route of IPv4.
+    pub(crate) v4: bool,
+    /// And of IPv6.
+    pub(crate) v6: bool,
+    /// Networks and addresses that are not the Internet's, unless they are behind this gateway or a peer.
+    pub(crate) refused: Vec<IpNet>,
 }
 
 /// A tenant's part behind one peer.
@@ -91,6 +105,8 @@ struct AcceptedFlow {
     source: IpAddr,
     destination: IpAddr,
     to: Location,
+    /// It comes from the Internet, by way of the peer.
+    is_from_internet: bool,
 }
 
 /// What becomes of a packet of a peer.
@@ -108,10 +124,18 @@ pub(super) enum PeerPacketAction<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TransitPacket {
     pub(super) from: PeerId,
-    to: RouteId,
+    pub(super) to: Onward,
     pub(super) header: Header,
     /// The ECN field that it goes on with.
     pub(super) ecn: Ecn,
+}
+
+/// Where a packet of a peer goes that the device does not get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Onward {
+    Peer(RouteId),
+    /// Back to its sender, as an ICMP error: the exit does not lead there.
+    Refused(Reason),
 }
 
 pub(super) struct Peer {
@@ -129,12 +153,20 @@ pub(super) struct Peer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Location {
     Local,
-    Peers(RouteId),
+    /// In the Internet, where this gateway's exit leads.
+    Exit,
+    /// Where the exit does not lead, and why.
+    Refused(Reason),
+    Peers {
+        route: RouteId,
+        /// By the prefix of all addresses: they are in the Internet.
+        is_default: bool,
+    },
 }
 
 /// The place of a list of peers in [`Tenant::routes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct RouteId(usize);
+pub(super) struct RouteId(usize);
 
 /// Limits ICMP errors (RFC 4443 §2.4 (f)), each kind for itself: packets to a peer that is down, however many, keep
 /// no sender from learning the size that fits.
@@ -229,7 +261,8 @@ impl Tenant {
         };
         self.counts.stats.ingress_packets += 1;
         self.counts.stats.ingress_bytes += packet.len() as u64;
-        if !self.admit(&header) {
+        let length = packet.len() as u64;
+        if !self.admit(&header, packet.len()) {
             return;
         }
         let Some(hop) = self.next_hop(with.now, with.next_hops, header.destination) else {
@@ -252,6 +285,10 @@ impl Tenant {
         if hop.is_backup {
             self.counts.stats.backup_packets += segments.count() as u64;
         }
+        if hop.is_default {
+            self.counts.stats.to_internet_packets += segments.count() as u64;
+            self.counts.stats.to_internet_bytes += length;
+        }
         self.send_segments(with, &header, hop.peer, segments);
     }
 
@@ -262,11 +299,12 @@ impl Tenant {
         next_hops: &NextHops,
         destination: IpAddr,
     ) -> Option<NextHop> {
-        let route = match self.locations.longest_match(destination)? {
-            Location::Local => return None,
-            Location::Peers(route) => &self.routes[route.0],
+        let (route, is_default) = match self.locations.longest_match(destination)? {
+            Location::Local | Location::Exit | Location::Refused(_) => return None,
+            Location::Peers { route, is_default } => (&self.routes[route.0], *is_default),
         };
         let mut hop = next_hops.choose(now, route, |_| true)?;
+        hop.is_default = is_default;
         // The first hub is no backup of a direct session.
         let is_direct = |peer: &&PeerId| self.setup.peers.get(peer).is_some_and(|of| of.is_direct);
         let is_first_hub = || route.iter().find(|peer| !is_direct(peer)) == Some(&hop.peer);
@@ -289,7 +327,10 @@ impl Tenant {
         next_hops: &NextHops,
         passing: &TransitPacket,
     ) -> Option<NextHop> {
-        let route = self.routes.get(passing.to.0)?;
+        let Onward::Peer(route) = passing.to else {
+            return None;
+        };
+        let route = self.routes.get(route.0)?;
         next_hops.choose(now, route, |to| self.passes(passing.from, to))
     }
 
@@ -300,7 +341,7 @@ impl Tenant {
     }
 
     /// Whether a packet from the device may be forwarded; otherwise it is counted.
-    fn admit(&mut self, header: &Header) -> bool {
+    fn admit(&mut self, header: &Header, length: usize) -> bool {
         let Counts {
             drops,
             not_forwarded,
@@ -312,14 +353,18 @@ impl Tenant {
             not_forwarded.link_local += 1;
         } else if !header.is_routable() || header.destination.is_multicast() {
             drops.not_routable += 1;
-        } else if !self
+        } else if self
             .locations
             .admits_source(header.source, &Location::Local)
         {
+            return true;
+        } else if self.locations.admits_source(header.source, &Location::Exit) {
+            self.counts.stats.from_internet_packets += 1;
+            self.counts.stats.from_internet_bytes += length as u64;
+            return true;
+        } else {
             drops.spoofed += 1;
             self.faults.note(PrefixFault::LocalSource, header.source);
-        } else {
-            return true;
         }
         false
     }
@@ -454,7 +499,7 @@ impl Tenant {
             counts.drops.peer_malformed += 1;
             return PeerPacketAction::Dropped;
         };
-        let Some(location) = self.location_of(from, &header) else {
+        let Some(location) = self.location_of(from, &header, packet.len()) else {
             return PeerPacketAction::Dropped;
         };
         let counts = &mut self.counts;
@@ -470,7 +515,17 @@ impl Tenant {
                 bytes: packet.len() as u64,
             });
         }
-        if let Location::Peers(to) = location {
+        let onward = match location {
+            Location::Peers { route, .. } => Some(Onward::Peer(route)),
+            Location::Refused(why) => Some(Onward::Refused(why)),
+            Location::Local => None,
+            Location::Exit => {
+                counts.stats.to_internet_packets += 1;
+                counts.stats.to_internet_bytes += packet.len() as u64;
+                None
+            }
+        };
+        if let Some(to) = onward {
             return PeerPacketAction::Transit(TransitPacket {
                 from,
                 to,
@@ -498,18 +553,22 @@ impl Tenant {
     }
 
     /// Where a packet of a peer goes; `None`: its addresses are not what the peer may send, which is counted.
-    fn location_of(&mut self, from: PeerId, header: &Header) -> Option<Location> {
+    fn location_of(&mut self, from: PeerId, header: &Header, length: usize) -> Option<Location> {
         let (source, destination) = (header.source, header.destination);
         if let Some(last) = &self.last_accepted_flow
             && (last.from, last.source, last.destination) == (from, source, destination)
         {
+            let last = *last;
+            self.count_from_internet(&last, length);
             return Some(last.to);
         }
         let is_behind = |location: &Location| match location {
-            Location::Local => false,
-            Location::Peers(route) => self.routes[route.0].contains(&from),
+            Location::Local | Location::Exit | Location::Refused(_) => false,
+            Location::Peers { route, .. } => self.routes[route.0].contains(&from),
         };
         let of_source = self.locations.longest_match(source);
+        let is_default =
+            matches!(of_source, Some(Location::Peers { is_default, .. }) if *is_default);
         if !header.is_routable() || !of_source.is_some_and(is_behind) {
             self.counts.drops.peer_spoofed += 1;
             self.faults.note(PrefixFault::PeerSource(from), source);
@@ -520,8 +579,8 @@ impl Tenant {
             peers.any(|to| self.passes(from, *to))
         };
         let to = match self.locations.longest_match(destination) {
-            Some(Location::Local) => Location::Local,
-            Some(Location::Peers(route)) if passes(route) => Location::Peers(*route),
+            Some(here @ (Location::Local | Location::Exit | Location::Refused(_))) => *here,
+            Some(there @ Location::Peers { route, .. }) if passes(route) => *there,
             _ => {
                 self.counts.drops.peer_foreign += 1;
                 self.faults
@@ -529,13 +588,23 @@ impl Tenant {
                 return None;
             }
         };
-        self.last_accepted_flow = Some(AcceptedFlow {
+        let accepted = AcceptedFlow {
             from,
             source,
             destination,
             to,
-        });
+            is_from_internet: is_default,
+        };
+        self.last_accepted_flow = Some(accepted);
+        self.count_from_internet(&accepted, length);
         Some(to)
+    }
+
+    fn count_from_internet(&mut self, flow: &AcceptedFlow, length: usize) {
+        if flow.is_from_internet {
+            self.counts.stats.from_internet_packets += 1;
+            self.counts.stats.from_internet_bytes += length as u64;
+        }
     }
 }
 
@@ -563,12 +632,29 @@ fn locations(setup: &TenantSetup) -> (PrefixTable<Location>, Vec<Vec<PeerId>>) {
     for prefix in &setup.own {
         let _ = locations.insert(*prefix, Location::Local);
     }
+    // Before those of peers, which may have another exit.
+    let everything = setup
+        .exit
+        .iter()
+        .flat_map(|exit| [exit.v4, exit.v6].into_iter().zip(DEFAULT_PREFIXES));
+    for (is_led, prefix) in everything {
+        let location = match is_led {
+            true => Location::Exit,
+            false => Location::Refused(Reason::NoRoute),
+        };
+        let _ = locations.insert(prefix, location);
+    }
     for (prefix, peers) in by_prefix {
         let route = *known.entry(peers).or_insert_with_key(|peers| {
             routes.push(peers.clone());
             RouteId(routes.len() - 1)
         });
-        let _ = locations.insert(prefix, Location::Peers(route));
+        let is_default = prefix.prefix_len() == 0;
+        let _ = locations.insert(prefix, Location::Peers { route, is_default });
+    }
+    // What is behind this gateway or a peer is there, private or not.
+    for prefix in setup.exit.iter().flat_map(|exit| &exit.refused) {
+        let _ = locations.insert(*prefix, Location::Refused(Reason::Prohibited));
     }
     (locations, routes)
 }

@@ -6,7 +6,7 @@ use keiro_core::{AppId, TenantConfig};
 use keiro_ip::{checksum::Sum, classify::Match, icmp::Reason};
 
 use super::{
-    tenant::{ANSWERS_MAX, IcmpLimits, TokenBucket},
+    tenant::{ANSWERS_MAX, IcmpLimits, Onward, TokenBucket},
     *,
 };
 
@@ -30,6 +30,7 @@ fn tenant() -> Tenant {
         mtu: 1400,
         icmp_source_v6: None,
         own: vec!["10.1.0.0/16".parse().unwrap()],
+        exit: None,
         notes_destinations: false,
         peers: BTreeMap::from([(PEER, peer("10.2.0.0/16")), (OTHER, peer("10.3.0.0/16"))]),
     };
@@ -485,4 +486,46 @@ fn packets_of_a_peer_are_counted_for_the_application_that_the_rules_give_them_to
     };
     let expected = [(AppId(1), of(1)), (AppId(7), of(3)), (AppId(8), of(2))];
     assert_eq!(tenant.counts.received, BTreeMap::from(expected));
+}
+
+#[test]
+fn an_exit_leads_to_what_is_nowhere_else_and_to_nothing_private() {
+    let mut setup = hub().setup;
+    let refused = ["10.0.0.0/8", "10.3.0.0/16", "192.0.2.0/24"];
+    setup.exit = Some(ExitSetup {
+        v4: true,
+        v6: false,
+        refused: refused.map(|prefix| prefix.parse().unwrap()).to_vec(),
+    });
+    let mut hub = Tenant::new(Instant::ZERO, setup, Counts::default());
+    let site = [10, 2, 0, 1];
+    let mut onward = |destination: [u8; 4]| {
+        let mut scratch = vec![0; 2000];
+        let packet = packet(site, destination, 0);
+        match hub.filter_from_peer(&from(PEER, 0, &packet), &mut scratch) {
+            PeerPacketAction::Deliver(_) => None,
+            PeerPacketAction::Transit(passing) => Some(passing.to),
+            PeerPacketAction::Dropped => panic!("{destination:?} is dropped"),
+        }
+    };
+    let prohibited = Some(Onward::Refused(Reason::Prohibited));
+    for _ in 0..2 {
+        assert_eq!(onward([198, 51, 100, 1]), None);
+        // Behind the gateway, and behind another site.
+        assert_eq!(onward([10, 1, 0, 1]), None);
+        assert!(matches!(onward([10, 3, 0, 1]), Some(Onward::Peer(_))));
+        assert_eq!(onward([10, 9, 0, 1]), prohibited);
+        assert_eq!(onward([192, 0, 2, 1]), prohibited);
+    }
+    let stats = &hub.counts.stats;
+    assert_eq!(
+        (stats.to_internet_packets, stats.to_internet_bytes),
+        (2, 56)
+    );
+    // A site does not speak for the Internet.
+    let mut scratch = vec![0; 2000];
+    let forged = packet([198, 51, 100, 1], [10, 1, 0, 1], 0);
+    let action = hub.filter_from_peer(&from(PEER, 0, &forged), &mut scratch);
+    assert_eq!(action, PeerPacketAction::Dropped);
+    assert_eq!(hub.counts.drops.peer_spoofed, 1);
 }

@@ -18,7 +18,7 @@ use keiro_ip::{
 
 use super::{
     next_hops::NextHops,
-    tenant::{Tenant, TransitPacket},
+    tenant::{Onward, Tenant, TransitPacket},
 };
 
 /// Packets that wait for the core.
@@ -79,6 +79,13 @@ impl Tenant {
     ) {
         let TransitPacket { from, header, .. } = passing;
         let id = self.setup.config.id;
+        if let Onward::Refused(why) = passing.to {
+            match why {
+                Reason::NoRoute => self.counts.drops.exit_no_route += 1,
+                _ => self.counts.drops.exit_refused += 1,
+            }
+            return self.answer_peer(with, *from, packet, header, why);
+        }
         let Some(hop) = self.next_hop_of(with.now, with.next_hops, passing) else {
             return;
         };
