@@ -1,6 +1,7 @@
 //! The causes, in the order in which they are looked for: what stands behind others comes first.
 
 mod application;
+mod exit;
 mod firewalls;
 mod machine;
 mod path;
@@ -67,6 +68,10 @@ pub static CAUSES: &[&Cause] = &[
     &tenant_network::LAN_OVERLAPS_PEER,
     &tenant_network::UPLINK_OVERLAPS_PEER,
     &tenant_network::FORWARDING_OFF,
+    &exit::EXIT_WITHOUT_DEFAULT_ROUTE,
+    &exit::EXIT_NOT_FORWARDING,
+    &exit::EXIT_RULES_MISSING,
+    &exit::EXIT_NOT_OFFERED,
     &firewalls::FORWARD_BLOCKED,
     &tenant_network::ROUTED_ELSEWHERE,
     &tenant_network::NO_ANSWERS,

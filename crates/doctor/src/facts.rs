@@ -225,9 +225,22 @@ pub struct Tenant {
     pub lans: Vec<Lan>,
     /// Forwarding of the device, in IPv4 and IPv6; `None`: not known.
     pub device_forwards: [Option<bool>; 2],
+    /// `None`: it leads no other sites to the Internet.
+    pub exit: Option<Exit>,
+    /// The peer that its packets to the Internet are to leave by, which does not offer that.
+    pub exit_not_offered_by: Option<String>,
     /// IP packets from the device and to it since the gateway's start.
     pub ingress_packets: u64,
     pub egress_packets: u64,
+}
+
+/// What leads other sites of a tenant to the Internet.
+#[derive(Clone, Debug, Default)]
+pub struct Exit {
+    /// Interfaces with a default route in IPv4 and IPv6, and whether they forward; `None`: not known.
+    pub uplinks: [Vec<(String, Option<bool>)>; 2],
+    /// Why the rules that translate addresses are missing; `None`: they are not, or it is not known.
+    pub rules_problem: Option<String>,
 }
 
 /// A tenant towards one peer.

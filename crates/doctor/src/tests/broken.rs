@@ -12,7 +12,7 @@ use keiro_control::{
 use super::{branch, branch_absent, causes, hub_down, not_running, reported, with};
 use crate::{
     CAUSES, Facts, Subject, diagnose,
-    facts::{ConfigurationProblem, RouteLookup, Tun, UplinkProblem},
+    facts::{ConfigurationProblem, Exit, RouteLookup, Tun, UplinkProblem},
 };
 
 const HUB: &str = "hub";
@@ -605,6 +605,46 @@ fn tenants_networks() -> Vec<Case> {
             "forwarding_off",
             blue(),
             "net.ipv6.conf.all.forwarding=1",
+        ),
+        (
+            with(branch(), |facts| {
+                facts.tenants[0].exit = Some(Exit::default());
+            }),
+            "exit_without_default_route",
+            blue(),
+            "ip route show default",
+        ),
+        (
+            with(branch(), |facts| {
+                let uplinks = [vec![("eth0".to_owned(), Some(false))], Vec::new()];
+                facts.tenants[0].exit = Some(Exit {
+                    uplinks,
+                    rules_problem: None,
+                });
+            }),
+            "exit_not_forwarding",
+            blue(),
+            "net.ipv4.ip_forward=1",
+        ),
+        (
+            with(branch(), |facts| {
+                let uplinks = [vec![("eth0".to_owned(), Some(true))], Vec::new()];
+                facts.tenants[0].exit = Some(Exit {
+                    uplinks,
+                    rules_problem: Some("there is no program nft".to_owned()),
+                });
+            }),
+            "exit_rules_missing",
+            blue(),
+            "package nftables",
+        ),
+        (
+            with(branch(), |facts| {
+                facts.tenants[0].exit_not_offered_by = Some("hub".to_owned());
+            }),
+            "exit_not_offered",
+            blue(),
+            "exit = true",
         ),
         (
             with(branch(), elsewhere),

@@ -1,14 +1,17 @@
 //! Tenants: their interfaces, forwarding, and the routes of their packets.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 use ipnet::IpNet;
 use keiro_control::{
-    config::{self, Config, Withheld},
-    protocol::DeviceState,
+    config::{self, Config, DEFAULT_PREFIXES, Withheld},
+    protocol::{DeviceState, ExitSnapshot, TenantPeerSnapshot},
 };
-use keiro_doctor::facts::{Lan, RouteLookup, Tenant, TenantPeer};
-use keiro_linux::{interface::Interface, route_lookup::Query, rule};
+use keiro_doctor::facts::{Exit, Lan, RouteLookup, Tenant, TenantPeer};
+use keiro_linux::{interface::Interface, nft, route_lookup::Query, rule, uplink::UplinkSocket};
 
 use super::{
     network::{Network, networks, setting},
@@ -80,9 +83,49 @@ fn one(
         withheld: withheld.to_vec(),
         lans: lans.iter().map(|lan| lan_of(lan)).collect(),
         device_forwards: forwards(&tenant.device),
+        exit: tenant.exit.as_ref().map(|_| {
+            let said = said.as_ref().and_then(|(said, _)| said.exit.as_ref());
+            exit(network, tenant, said)
+        }),
+        exit_not_offered_by: said.as_ref().and_then(|(said, _)| {
+            let internet = said.internet.as_ref()?;
+            let has_exit = |of: &TenantPeerSnapshot| {
+                let mut prefixes = of.prefixes.iter().chain(&of.backup_prefixes);
+                prefixes.any(|prefix| DEFAULT_PREFIXES.iter().any(|of| of.to_string() == *prefix))
+            };
+            let is_offered = said.peers.iter().any(has_exit);
+            (!is_offered).then(|| internet.via.clone())
+        }),
         ingress_packets: said.as_ref().map_or(0, |(of, _)| of.stats.ingress_packets),
         egress_packets: said.as_ref().map_or(0, |(of, _)| of.stats.egress_packets),
         device_problem,
+    }
+}
+
+/// What an exit needs; `said` by the gateway that runs.
+fn exit(network: &Network, tenant: &config::Tenant, said: Option<&ExitSnapshot>) -> Exit {
+    let mut uplinks = [Vec::new(), Vec::new()];
+    let others = network.interfaces.iter();
+    for interface in others.filter(|of| !of.loopback && of.name != tenant.device) {
+        for (version, uplinks) in uplinks.iter_mut().enumerate() {
+            let route = UplinkSocket::open()
+                .and_then(|mut socket| socket.default_route(Some(interface.index), version == 1));
+            if let Ok(Some(_)) = route {
+                let forwards = forwards(&interface.name)[version];
+                uplinks.push((interface.name.clone(), forwards));
+            }
+        }
+    }
+    let rules_problem = match said {
+        Some(said) => said.problem.clone().filter(|_| said.ipv4 || said.ipv6),
+        None => match nft::table_names() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Some(error.to_string()),
+            _ => None,
+        },
+    };
+    Exit {
+        uplinks,
+        rules_problem,
     }
 }
 
