@@ -3,6 +3,7 @@
 mod devices;
 mod direct;
 mod edges;
+mod exit;
 mod firewall;
 mod forwarding;
 mod gateways;
