@@ -45,6 +45,18 @@ pub fn has_table(family: &str, name: &str) -> io::Result<bool> {
     }
 }
 
+/// Families of tables for IPv4 and IPv6, as nft calls them.
+pub const IP_FAMILIES: [&str; 2] = ["ip", "ip6"];
+
+/// A script that removes the tables of this name in [`IP_FAMILIES`], if they are there.
+pub fn removal(name: &str) -> String {
+    let script = |family| {
+        // Added first, so that the removal of one that is not there is no error.
+        format!("table {family} {name}\ndelete table {family} {name}\n")
+    };
+    IP_FAMILIES.map(script).concat()
+}
+
 /// The names of all tables, each once.
 ///
 /// # Errors

@@ -7,9 +7,8 @@ use std::fmt::Write;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use keiro_control::config::{Config, Exit, ExitIpv6, PortForward, Tenant};
-use keiro_linux::{interface::Interface, route::RouteWatch, uplink::UplinkSocket};
+use keiro_linux::{interface::Interface, nft, route::RouteWatch, uplink::UplinkSocket};
 
-use super::mapping::{FAMILIES, removal};
 use crate::{data::tunnels::ExitSetup, uplinks::connected};
 
 /// Follows where the machine's default routes lead.
@@ -152,8 +151,8 @@ pub(super) fn table(tenant: &Tenant) -> String {
 /// A script that puts the tables of an exit in the place of older ones.
 pub(super) fn rules(tenant: &Tenant, exit: &Exit) -> String {
     let name = table(tenant);
-    let mut script = removal(&name);
-    for family in FAMILIES {
+    let mut script = nft::removal(&name);
+    for family in nft::IP_FAMILIES {
         let is_v4 = family == "ip";
         let forwards = exit.port_forwards.iter();
         let (mut arriving, mut leaving) = (String::new(), String::new());

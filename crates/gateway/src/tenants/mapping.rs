@@ -31,7 +31,6 @@ pub(super) struct Mappings {
 
 /// Names of tables begin so, and the tenant's number follows.
 const TABLE: &str = "keiro-map-";
-pub(super) const FAMILIES: [&str; 2] = ["ip", "ip6"];
 
 impl Mappings {
     /// Makes what is in place what `config` names.
@@ -59,7 +58,7 @@ impl Mappings {
             .keys()
             .filter(|name| !wanted.contains_key(*name));
         for name in gone.cloned().collect::<Vec<_>>() {
-            nft::run(&removal(&name)).map_err(|error| format!("{name}: {error}"))?;
+            nft::run(&nft::removal(&name)).map_err(|error| format!("{name}: {error}"))?;
             self.installed.remove(&name);
         }
         for (name, rules) in wanted {
@@ -89,7 +88,7 @@ impl Mappings {
         }
         if self.is_changed() {
             let is_there = |name: &String| {
-                FAMILIES
+                nft::IP_FAMILIES
                     .iter()
                     .all(|of| nft::has_table(of, name).unwrap_or(false))
             };
@@ -120,7 +119,7 @@ impl Mappings {
     /// Removes all tables: without the gateway nothing is translated.
     pub(super) fn leave(&mut self) {
         for name in mem::take(&mut self.installed).into_keys() {
-            if let Err(error) = nft::run(&removal(&name)) {
+            if let Err(error) = nft::run(&nft::removal(&name)) {
                 tracing::warn!(%error, "the table {name} of nftables stays");
             }
         }
@@ -153,7 +152,7 @@ fn remove_leftovers(wanted: &BTreeMap<String, String>) {
         Err(error) => return tracing::debug!(%error, "tables of nftables"),
     };
     for name in names.iter().filter(|name| is_left(name)) {
-        match nft::run(&removal(name)) {
+        match nft::run(&nft::removal(name)) {
             Ok(()) => tracing::info!("the table {name} of nftables was left behind; removed"),
             Err(error) => tracing::warn!(%error, "the table {name} of nftables stays"),
         }
@@ -162,18 +161,6 @@ fn remove_leftovers(wanted: &BTreeMap<String, String>) {
 
 fn table(tenant: &Tenant) -> String {
     format!("{TABLE}{}", tenant.id)
-}
-
-pub(super) fn removal(name: &str) -> String {
-    let mut script = String::new();
-    for family in FAMILIES {
-        // Added first, so that the removal of one that is not there is no error.
-        let _ = writeln!(
-            script,
-            "table {family} {name}\ndelete table {family} {name}"
-        );
-    }
-    script
 }
 
 /// Rules by which packets into the device, or out of it, are in the tenant's zone. `family` is not known to them.
@@ -203,9 +190,9 @@ const ZONE: u32 = 0x4b00;
 /// A script that puts the tables of a tenant in the place of older ones.
 fn rules(tenant: &Tenant) -> String {
     let (name, device) = (table(tenant), &tenant.device);
-    let mut script = removal(&name);
+    let mut script = nft::removal(&name);
     let [passing, own] = zone_rules(tenant);
-    for family in FAMILIES {
+    for family in nft::IP_FAMILIES {
         let is_of = |prefix: &IpNet| prefix.addr().is_ipv4() == (family == "ip");
         let (mut arriving, mut leaving) = (String::new(), String::new());
         for of in tenant.map.iter().filter(|of| is_of(&of.local)) {

@@ -71,7 +71,7 @@ pub(crate) fn connected_networks() -> anyhow::Result<Vec<(String, IpNet)>> {
 }
 
 /// Networks on the link of an interface, or its neighbour on it.
-fn connected(interface: &Interface) -> impl Iterator<Item = IpNet> {
+pub(crate) fn connected(interface: &Interface) -> impl Iterator<Item = IpNet> {
     let networks = interface.addresses.iter().filter_map(|address| {
         let on_link = address.peer.unwrap_or(address.ip);
         IpNet::new(on_link, address.prefix_len).ok()

@@ -26,7 +26,7 @@ use self::choice::Rebinding;
 pub(crate) use self::{
     auto::found_interfaces,
     choice::{Binding, interface_of},
-    connected_networks::{connected_networks, withheld},
+    connected_networks::{connected, connected_networks, withheld},
     problem::Problem,
     routes::{UplinkRoutes, free_table_sets},
     watch::NetworkWatch,
