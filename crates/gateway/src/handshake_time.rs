@@ -5,9 +5,7 @@
 //! the gateway ends, and rarely; a thread does it, because a disk may take its time.
 
 use std::{
-    fs::{self, DirBuilder, File, OpenOptions},
-    io::{self, Read, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    io,
     path::{Path, PathBuf},
     sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel},
     time::Duration,
@@ -15,7 +13,7 @@ use std::{
 
 use keiro_linux::clock;
 
-use crate::privileges::Privileges;
+use crate::{kept_file, privileges::Privileges};
 
 /// How far ahead a time is reserved. Ours: no more than a clock may well be wrong by.
 const AHEAD: Duration = Duration::from_secs(600);
@@ -134,53 +132,22 @@ fn clock_behind(floor: Duration, now: Duration) -> Option<Duration> {
 
 /// Zero where there is no file yet.
 fn read(file: &Path) -> io::Result<Duration> {
-    let opened = match open_file(file) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Duration::ZERO),
-        opened => opened?,
+    let Some(text) = kept_file::read(file, FILE_BYTES_MAX)? else {
+        return Ok(Duration::ZERO);
     };
-    let mut text = String::new();
-    opened.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
     let nanos = text.trim_end().parse().ok().map(Duration::from_nanos);
     let invalid = || io::Error::new(io::ErrorKind::InvalidData, "it has no time before 2200");
     nanos.filter(|time| *time <= LAST).ok_or_else(invalid)
 }
 
-/// A FIFO in its place must not stop the start.
-fn open_file(file: &Path) -> io::Result<File> {
-    let meta = fs::metadata(file)?;
-    if !meta.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no file"));
-    }
-    File::open(file)
-}
-
-/// Puts the time into the file's place, all or nothing, and on the disk before it returns.
 fn write(file: &Path, time: Duration) -> io::Result<()> {
-    let directory = file.parent().unwrap_or(Path::new("."));
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(directory)?;
-    let temporary = file.with_file_name(format!(".{FILE}.{}.new", std::process::id()));
-    // Of a gateway that was killed. A link is not followed.
-    let _ = fs::remove_file(&temporary);
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true).mode(0o600);
-    let written = options.open(&temporary).and_then(|mut new| {
-        writeln!(new, "{}", time.as_nanos())?;
-        new.sync_all()?;
-        fs::rename(&temporary, file)?;
-        File::open(directory)?.sync_all()
-    });
-    if written.is_err() {
-        // What is left of it is of no use.
-        let _ = fs::remove_file(&temporary);
-    }
-    written
+    kept_file::write(file, &format!("{}\n", time.as_nanos()))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const DAY: Duration = Duration::from_secs(86_400);

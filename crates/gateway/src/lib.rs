@@ -25,6 +25,7 @@ mod follow_uplinks;
 mod gateway;
 mod handshake_time;
 mod history;
+mod kept_file;
 mod loss_need;
 mod message_tls;
 mod metrics;
