@@ -12,6 +12,7 @@
 //! - [`loss_test`]: whether a path loses more than a tolerance.
 //! - [`observation`]: what is observed of a path.
 //! - [`path_rate`]: what one path may be sent at, found without knowing the line.
+//! - [`path_terms`]: role and cost of a path.
 //! - [`quantiles`]: sample quantiles, and those of Student's t.
 //! - [`workload`]: what an application sends, measured.
 //! - [`welch`]: whether the means of two samples differ.
@@ -28,6 +29,7 @@ pub mod fit;
 pub mod loss_test;
 pub mod observation;
 pub mod path_rate;
+pub mod path_terms;
 pub mod probing;
 pub mod quantiles;
 pub mod welch;

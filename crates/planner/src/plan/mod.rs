@@ -35,6 +35,7 @@ pub mod incumbent;
 mod on_wire;
 mod review;
 mod target_search;
+mod thrift;
 
 use std::{cmp::Ordering, time::Duration};
 
@@ -46,6 +47,7 @@ pub use incumbent::Incumbent;
 pub use on_wire::OnWire;
 pub use review::{Review, ReviewScore, ReviewedPlan};
 pub use target_search::{Candidate, MoveCost, TargetSearch};
+pub use thrift::{Prices, ROOM_TO_RETURN, thrifty};
 
 use crate::delay::{AppSpec, Delay, Equation3, PathSpec, Prediction, Terms, Tolerance};
 use keiro_units::Bandwidth;

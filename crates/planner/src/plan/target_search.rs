@@ -199,6 +199,21 @@ impl TargetSearch {
         }
     }
 
+    /// The estimated means of `members` on `path`, in parts of their targets; without a target 0, or infinite where the
+    /// path is overloaded.
+    pub fn target_ratios(&mut self, path: usize, members: &[usize]) -> Vec<f64> {
+        self.estimate(path, members);
+        let ratio = |(&app, &delay): (&usize, &f64)| {
+            let (delay, limit) = (delay * self.factors[app][path], self.apps[app].limit);
+            match limit.is_infinite() {
+                true if delay.is_finite() => 0.0,
+                true => f64::INFINITY,
+                false => delay / limit,
+            }
+        };
+        members.iter().zip(&self.delays).map(ratio).collect()
+    }
+
     /// The work that the last call took, in units of [`PathEstimate::work`].
     pub fn work(&self) -> u64 {
         self.work

@@ -2,7 +2,8 @@
 //!
 //! How a change is handled: a path is sampled some ten times a second. [`TrackedPath`] detects when it
 //! differs from the path that was planned with, whether it may be used ([`eligible_paths()`]), and whether it
-//! loses more than an application tolerates ([`tolerable_paths()`]).
+//! loses more than an application tolerates ([`tolerable_paths()`]). Of those that are left, it takes one that costs more
+//! only for a latency target ([`cheapest_paths()`]).
 //! [`plan_moves()`] then chooses the moves, with the hysteresis of
 //! [`plan::Incumbent`](crate::plan::Incumbent), and [`BackupPaths`] holds where applications would go if
 //! a path failed. The first step filters noise, the second gains that are not worth a move.
@@ -10,6 +11,7 @@
 //! It has no clock and no names, so the gateway and the simulator drive it alike.
 
 mod backup_paths;
+mod cheapest;
 mod hold_down;
 mod level;
 mod loss_monitor;
@@ -19,6 +21,7 @@ mod steering_plan;
 mod tracked_path;
 
 pub use backup_paths::BackupPaths;
+pub use cheapest::{Thrift, cheapest_paths};
 pub use hold_down::{PathHoldDown, eligible_paths, probation_paths};
 pub use level::{Floor, Floors, Level};
 pub use loss_monitor::{LossMonitor, LossUnit, PathChoice, tolerable_paths};
