@@ -96,6 +96,7 @@ impl Pair {
                 rate: Some(Bandwidth::from_mbit_per_second(1_000_000)),
                 mtu_max: 1500,
                 probe_limit: None,
+                terms: keiro_core::PathTerms::FREE,
             }];
             peer.apps = vec![AppConfig {
                 id: APP,

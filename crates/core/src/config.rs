@@ -4,6 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use keiro_model::{
     aggregation::{ControllerKind, Limits},
+    path_terms::PathTerms,
     probing,
 };
 use keiro_units::{Bandwidth, ByteCount, Probability};
@@ -299,6 +300,8 @@ pub struct PathConfig {
     /// metered, and carries keepalives only while it is idle. The peer learns of it. `None`: no limit beside
     /// `probe_share`.
     pub probe_limit: Option<ByteCount>,
+    /// On which terms this end uses it. The peer learns of them.
+    pub terms: PathTerms,
 }
 
 /// An application as both gateways know it.
@@ -312,7 +315,8 @@ pub struct AppConfig {
     pub latency_target: Option<Duration>,
     /// Messages and datagrams are given up when this old. `None`: never.
     pub lifetime: Option<Duration>,
-    /// Paths in order of preference; the first that is up is used. Paths not named follow.
+    /// Paths in order of preference; the first that is up is used. Paths not named follow, but for those whose budget
+    /// is used up at either end: only applications that name one take it.
     pub paths: Vec<PathId>,
     /// Each part of what it sends takes the path by which it arrives first, of all that are up and not limited, whatever
     /// `paths` prefers; each flow of its IP packets takes one.

@@ -47,6 +47,7 @@ pub use event::{
 };
 pub use handshake::{PresharedKey, PrivateKey, PublicKey};
 pub use id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId, StreamId, TenantId};
+pub use keiro_model::path_terms::{CostPerGb, PathRole, PathTerms};
 pub use keiro_stats::PathStats;
 pub use keiro_units::Instant;
 pub use snapshot::{

@@ -8,6 +8,7 @@ use keiro_model::{
     loss_test::Outcomes,
     observation::{PathObservation, PathSample},
     path_rate::State,
+    path_terms::PathTerms,
     workload::Workload,
 };
 pub use keiro_stats::DropCounters;
@@ -150,6 +151,8 @@ pub struct PathSnapshot {
     /// What both ends together may send a month to keep it alive and to measure it, by the less of their limits;
     /// `None`: no limit.
     pub probe_limit: Option<ByteCount>,
+    /// On which terms the peer uses it.
+    pub peer_terms: PathTerms,
     /// What nothing has answered; `None`: it is up, or nothing was sent yet.
     pub unanswered: Option<Unanswered>,
     /// Bottleneck rate by packet trains; `None`: not known.

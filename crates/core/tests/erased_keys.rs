@@ -78,6 +78,7 @@ fn peer_of(private: &[u8; 32], preshared: &[u8; 32], port: u16) -> PeerConfig {
         rate: Some(Bandwidth::from_mbit_per_second(100)),
         mtu_max: 1500,
         probe_limit: None,
+        terms: keiro_core::PathTerms::FREE,
     }];
     peer
 }

@@ -553,6 +553,7 @@ impl Active {
                 rate: path.rate,
                 mtu_max: *mtu.get(number)?,
                 probe_limit: config.probe_limit(PathIndex(number)),
+                terms: keiro_core::PathTerms::FREE,
             })
         };
         config

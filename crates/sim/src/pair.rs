@@ -12,8 +12,8 @@ use std::{
 };
 
 use keiro_core::{
-    AppConfig, AppId, Endpoint, EndpointConfig, PathConfig, PathId, PeerConfig, PrivateKey,
-    SocketId, TenantId, TransmitBuf,
+    AppConfig, AppId, Endpoint, EndpointConfig, PathConfig, PathId, PathTerms, PeerConfig,
+    PrivateKey, SocketId, TenantId, TransmitBuf,
 };
 use keiro_model::arrivals;
 use keiro_units::{Bandwidth, Instant};
@@ -701,6 +701,10 @@ pub(crate) fn gateway(
             let remote = remote(usize::from(index));
             PathConfig {
                 probe_limit: path.probe_limit.filter(|_| side == Side::A),
+                terms: match side {
+                    Side::A => path.terms,
+                    Side::B => PathTerms::FREE,
+                },
                 ..path_config(
                     index,
                     (!path.is_rate_found).then_some(path.rate),
@@ -728,6 +732,7 @@ fn path_config(
         rate,
         mtu_max,
         probe_limit: None,
+        terms: PathTerms::FREE,
     }
 }
 

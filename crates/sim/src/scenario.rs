@@ -8,7 +8,7 @@ mod dialogues;
 use std::{fmt, time::Duration};
 
 use keiro_core::{
-    AggregationConfig, Cipher, DeliveryClass, RefusalReason, SchedulerKind, TimingConfig,
+    AggregationConfig, Cipher, DeliveryClass, PathTerms, RefusalReason, SchedulerKind, TimingConfig,
 };
 use keiro_link::{LinkConfig, Loss, Reorder};
 use keiro_units::{Bandwidth, ByteCount, Probability};
@@ -147,6 +147,8 @@ pub struct PathSpec {
     pub mtu_max: u16,
     /// The limit of probes that is configured at `a`, both gateways' bytes a month.
     pub probe_limit: Option<ByteCount>,
+    /// Role and cost that are configured at `a`.
+    pub terms: PathTerms,
     /// The on-path attacker.
     pub attack: Option<Attack>,
     /// Cross traffic; not together with an attacker.
@@ -450,6 +452,7 @@ impl PathSpec {
             is_rate_found: false,
             mtu_max: 1500,
             probe_limit: None,
+            terms: PathTerms::FREE,
             attack: None,
             cross: None,
         }

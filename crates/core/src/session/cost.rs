@@ -30,7 +30,7 @@ pub(super) fn of_products(products: u64) -> u64 {
 pub(super) fn of_frame(frame: &Frame<'_>) -> u64 {
     match frame {
         Frame::Padding => 1,
-        Frame::ProbeLimit(_) => 500,
+        Frame::ProbeLimit(_) | Frame::PathTerms(_) => 500,
         Frame::Packet { .. } | Frame::Datagram { .. } | Frame::Ping | Frame::Aggregate { .. } => 50,
         Frame::Stream { .. }
         | Frame::StreamOpen { .. }

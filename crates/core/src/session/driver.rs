@@ -152,7 +152,8 @@ impl Session {
             .apps
             .accepting(app, DeliveryClass::Datagram)
             .ok_or(PacketError::UnknownApplication)?;
-        let route = match is_spread {
+        // One that no path serves waits, also where a path is left whose budget is used up.
+        let route = match is_spread && entry.active().is_some() {
             true => {
                 let key = FlowKey::new(tenant, app, packet.flow_hash);
                 let choices = spreading::flow_choices(now, &self.paths, tenants);

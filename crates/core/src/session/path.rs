@@ -8,6 +8,7 @@ mod probing;
 mod rate_control;
 mod reachability;
 mod suspicion;
+mod terms;
 #[cfg(test)]
 mod tests;
 mod timers;
@@ -23,7 +24,7 @@ use rand_chacha::ChaCha20Rng;
 
 use self::{
     idle_meter::IdleMeter, rate_control::RateControl, reachability::ReachabilityCounters,
-    suspicion::LossSuspicion,
+    suspicion::LossSuspicion, terms::TermsOfEnds,
 };
 use super::{
     aggregation::{
@@ -92,6 +93,7 @@ pub(crate) struct Path {
     peer_limit: Option<ByteCount>,
     /// There is or was a limit of this end.
     announces_limit: bool,
+    terms_of_ends: TermsOfEnds,
     /// CE marks that the peer has acknowledged.
     ecn_ce_acked: u64,
     /// Its counters; [`Self::snapshot`] adds the gauges.
@@ -147,7 +149,7 @@ impl Path {
         let rate = RateControl::new(config.rate, config.mtu_max);
         let begins_at = rate.pacing_rate(None);
         let mut mtu = MtuDiscovery::new(config.mtu_max);
-        mtu.set_limited(config.probe_limit.is_some());
+        mtu.set_limited(config.probe_limit.is_some() || config.terms.is_spent);
         Self {
             id: config.id,
             socket: config.socket,
@@ -170,6 +172,7 @@ impl Path {
             own_limit: config.probe_limit,
             peer_limit: None,
             announces_limit: config.probe_limit.is_some(),
+            terms_of_ends: TermsOfEnds::new(config.terms),
             ecn_ce_acked: 0,
             stats: PathStats::default(),
         }
@@ -303,6 +306,7 @@ impl Path {
         self.update_pacing_rate();
         self.mtu.set_max(config.mtu_max);
         self.set_own_limit(now, config.probe_limit, probe_share);
+        self.set_own_terms(now, config.terms, probe_share);
         let leads_elsewhere = self.validation.set_remote(config.remote);
         if leads_elsewhere {
             self.restart_validation(now);

@@ -134,13 +134,15 @@ impl PathManager {
             .any(|path| path.state() == PathState::Validating)
     }
 
-    /// The path that is up and has the shortest round trip; one whose probes are limited, and that costs, only if there is
-    /// no other.
+    /// The path that is up and has the shortest round trip; one that costs more, or whose probes are limited, only if
+    /// there is no other, and at last one whose budget is used up.
     pub(crate) fn fastest(&self) -> Option<PathId> {
         let up = self.iter().filter(|path| path.is_up());
         up.min_by_key(|path| {
             let round_trip = path.rtt().smoothed_or_initial();
-            (path.is_limited(), round_trip, path.id())
+            let terms = path.terms();
+            let price = (terms.is_spent, terms.price());
+            (price, path.is_limited(), round_trip, path.id())
         })
         .map(Path::id)
     }

@@ -1,6 +1,7 @@
 //! Path selection: which path every application takes.
 //!
-//! An application takes the first of its preferred paths that is up, or else the fastest one. While the first paths come up,
+//! An application takes the first of its preferred paths that is up, or else the fastest one whose budget is not used up.
+//! While the first paths come up,
 //! an application without a path waits for the one that it prefers most: the order in which paths
 //! answer must not make it begin on another and move.
 
@@ -95,7 +96,8 @@ impl PathSelection {
         }
         let mut preferred = preferred.iter().copied();
         let first_up = preferred.find(|id| paths.get(*id).is_some_and(Path::is_up));
-        first_up.or_else(|| paths.fastest())
+        let is_open = |id: &PathId| paths.get(*id).is_some_and(|path| !path.terms().is_spent);
+        first_up.or_else(|| paths.fastest().filter(is_open))
     }
 }
 

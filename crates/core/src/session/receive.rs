@@ -242,6 +242,13 @@ impl Session {
                     path.on_peer_limit(context.now, limit, share);
                 }
             }
+            Frame::PathTerms(terms) => {
+                let share = self.settings.probe_share;
+                let path = context.path.and_then(|path| self.paths.get_mut(path));
+                if let Some(path) = path {
+                    path.on_peer_terms(context.now, terms, share);
+                }
+            }
             Frame::Train { .. } | Frame::TrainReport(_) => self.handle_train_frame(context, frame),
             Frame::Packet { .. }
             | Frame::PacketPart { .. }

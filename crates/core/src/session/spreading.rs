@@ -46,11 +46,16 @@ impl SpreadPath {
     }
 }
 
-/// Those that are up, without those whose bytes are limited as long as there are others.
+/// The cheapest of those that are up, without those whose probes are limited as long as there are others: more rate is no
+/// reason to pay more, or to go beyond a budget.
 fn usable(paths: &PathManager) -> impl Iterator<Item = &Path> {
+    let order = |path: &Path| {
+        let terms = path.terms();
+        (terms.is_spent, terms.price(), path.is_limited())
+    };
     let up = || paths.iter().filter(|path| path.is_up());
-    let has_unlimited = up().any(|path| !path.is_limited());
-    up().filter(move |path| !(has_unlimited && path.is_limited()))
+    let least = up().map(order).min();
+    up().filter(move |path| Some(order(path)) == least)
 }
 
 /// The paths by which flows of IP packets may leave.
@@ -71,8 +76,8 @@ pub(super) fn flow_choices(
     usable(paths).map(choice).collect()
 }
 
-/// The paths by which items of spread applications leave. To each, the bytes that the other paths deliver before its next packet arrives; zero to the
-/// one whose next packet arrives first.
+/// The paths by which items of spread applications leave. To each, the bytes that the other paths deliver before its
+/// next packet arrives; zero to the one whose next packet arrives first.
 pub(super) fn carried_by_others(now: Instant, paths: &PathManager) -> BTreeMap<PathId, u64> {
     let usable: Vec<SpreadPath> = usable(paths)
         .map(|path| SpreadPath::new(now, path))

@@ -261,8 +261,8 @@ impl Session {
         });
         let start = self.begin_packet(id, buf)?;
         frame.encode(&mut buf.bytes);
-        if let Some(limit) = self.paths.get(id)?.announced_limit() {
-            limit.encode(&mut buf.bytes);
+        for frame in self.paths.get(id)?.announcements() {
+            frame.encode(&mut buf.bytes);
         }
         // Padding frames are zero bytes.
         let end = (start + DATA_HEADER_LEN + clear_len).max(buf.bytes.len());

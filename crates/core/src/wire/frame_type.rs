@@ -45,3 +45,5 @@ pub(super) const PACKET_PART: u64 = 0x49;
 /// Sent only to peers that know them.
 pub(super) const TENANT_LIMITED: u64 = 0x4a;
 pub(super) const TENANT_UNIT: u64 = 0x4b;
+/// A peer that does not know it skips it, and uses the path as any other.
+pub(super) const PATH_TERMS: u64 = 0x4c;

@@ -111,6 +111,7 @@ fn victim_with_two_paths() -> Victim {
         rate: Some(Bandwidth::from_mbit_per_second(100)),
         mtu_max: 1500,
         probe_limit: None,
+        terms: keiro_core::PathTerms::FREE,
     };
     victim
         .end

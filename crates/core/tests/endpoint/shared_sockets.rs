@@ -68,6 +68,7 @@ fn paths(end: usize, paths: &[Leads]) -> Vec<PathConfig> {
         rate: Some(Bandwidth::from_mbit_per_second(100)),
         mtu_max: 1500,
         probe_limit: None,
+        terms: keiro_core::PathTerms::FREE,
     };
     (0..).zip(paths).map(path).collect()
 }

@@ -586,6 +586,28 @@ fn tenant_zero_and_unknown_applications_carry_no_ip_packets() {
     assert_eq!(refused, Err(PacketError::UnknownApplication));
 }
 
+#[test]
+fn flows_wait_where_only_a_path_is_left_whose_budget_is_used_up() {
+    let mut net = Net::new(1, narrow());
+    net.set(tenant(ONE, 1.0, ControllerConfig::Open));
+    let (now, peer_id) = (net.now, net.peers[0]);
+    let config = peer(2, Some(address(2)));
+    let mut paths = config.paths;
+    paths[0].terms.is_spent = true;
+    net.ends[0].set_paths(now, peer_id, &paths);
+    let spread = config.apps.into_iter().find(|of| of.id == app());
+    let mut spread = spread.expect("an application of datagrams");
+    spread.is_spread = true;
+    for (paths, expected) in [
+        (vec![], Err(PacketError::NoPath)),
+        (vec![PathId(0)], Ok(())),
+    ] {
+        spread.paths = paths;
+        net.ends[0].set_app(peer_id, spread.clone());
+        assert_eq!(net.send(ONE, 1, 100), expected);
+    }
+}
+
 fn packet_frame(kind: u64, tenant: u64, data: &[u8]) -> Vec<u8> {
     frame(kind, &[&varint(tenant), &varint(data.len() as u64), data])
 }

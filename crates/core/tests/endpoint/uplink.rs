@@ -46,6 +46,7 @@ fn peer(end: usize, rate: Bandwidth) -> PeerConfig {
         rate: Some(rate),
         mtu_max: 1500,
         probe_limit: None,
+        terms: keiro_core::PathTerms::FREE,
     }];
     peer.apps = vec![AppConfig {
         id: AppId::of_name("A"),

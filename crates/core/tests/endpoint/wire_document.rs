@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use keiro_core::{
-    AppId, PacketAddress, PrefixMismatch, RefusalReason, ResetReason, TenantId, wire::*,
+    AppId, CostPerGb, PacketAddress, PathRole, PathTerms, PrefixMismatch, RefusalReason,
+    ResetReason, TenantId, wire::*,
 };
 
 const DOCUMENT: &str = include_str!("../../../../docs/wire-format.md");
@@ -212,6 +213,21 @@ fn expected() -> BTreeMap<&'static str, Frame<'static>> {
         ("no limit any more", Frame::ProbeLimit(None)),
         ("tenant 300 is limited", Frame::TenantLimited(300)),
         ("a weight of 1 gets 4 Mbit/s", Frame::TenantUnit(4_000_000)),
+        (
+            "a backup at 3.50 per GB",
+            Frame::PathTerms(PathTerms {
+                role: PathRole::Backup,
+                cost: CostPerGb::from_micros(3_500_000),
+                is_spent: false,
+            }),
+        ),
+        (
+            "a path whose budget is used up",
+            Frame::PathTerms(PathTerms {
+                is_spent: true,
+                ..PathTerms::FREE
+            }),
+        ),
         (
             "packet \"hi\" of tenant 300",
             Frame::Packet {

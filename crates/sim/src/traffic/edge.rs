@@ -129,6 +129,7 @@ impl Edge {
             rate: self.spec.rate,
             mtu_max: self.spec.mtu,
             probe_limit: None,
+            terms: keiro_core::PathTerms::FREE,
         }];
         config.apps = vec![AppConfig {
             id: self.app,

@@ -124,6 +124,7 @@ impl Joining {
                     rate: None,
                     mtu_max: u16::try_from(uplink.mtu).unwrap_or(u16::MAX),
                     probe_limit: None,
+                    terms: keiro_core::PathTerms::FREE,
                 });
             }
             uplinks.push(Bound {

@@ -16,6 +16,7 @@ impl Path {
             is_abandoned: self.is_abandoned(),
             stats: self.stats(queued_bytes),
             probe_limit: self.probe_limit(),
+            peer_terms: self.peer_terms(),
             is_too_small: self.is_too_small(),
             unanswered: self.reachability.unanswered().filter(|_| !self.is_up()),
             capacity: self.trains.found(),

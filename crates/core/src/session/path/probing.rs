@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use keiro_model::probing;
+use keiro_model::{path_terms::PathTerms, probing};
 use keiro_units::{ByteCount, Instant, Probability};
 use rand_chacha::ChaCha20Rng;
 use rand_core::RngCore;
@@ -230,14 +230,53 @@ impl Path {
 
     /// Bytes a month of both ends, of probes and keepalives; `None`: no limit.
     pub(crate) fn probe_limit(&self) -> Option<ByteCount> {
-        let limits = [self.own_limit, self.peer_limit];
+        let spent = self.terms().is_spent.then_some(ByteCount::ZERO);
+        let limits = [self.own_limit, self.peer_limit, spent];
         limits.into_iter().flatten().min()
     }
 
     /// The limit of this end, for the peer: once there was one, it has to know of every other one.
-    pub(crate) fn announced_limit(&self) -> Option<Frame<'static>> {
+    fn announced_limit(&self) -> Option<Frame<'static>> {
         let limit = self.own_limit.map(ByteCount::get);
         self.announces_limit.then_some(Frame::ProbeLimit(limit))
+    }
+
+    /// What the peer has to know of this end's path, beside every ping and challenge; each of at most
+    /// [`Self::ANNOUNCEMENT_LEN_MAX`] bytes.
+    pub(crate) fn announcements(&self) -> impl Iterator<Item = Frame<'static>> + use<> {
+        let all = [self.announced_limit(), self.terms_of_ends.announced()];
+        all.into_iter().flatten()
+    }
+
+    pub(crate) const ANNOUNCEMENT_LEN_MAX: usize =
+        match Frame::PROBE_LIMIT_LEN_MAX > Frame::PATH_TERMS_LEN_MAX {
+            true => Frame::PROBE_LIMIT_LEN_MAX,
+            false => Frame::PATH_TERMS_LEN_MAX,
+        };
+
+    /// On which terms both ends use it.
+    pub(crate) fn terms(&self) -> PathTerms {
+        self.terms_of_ends.joined()
+    }
+
+    /// Those of the peer alone.
+    pub(crate) fn peer_terms(&self) -> PathTerms {
+        self.terms_of_ends.peer()
+    }
+
+    /// The peer's terms.
+    pub(crate) fn on_peer_terms(&mut self, now: Instant, terms: PathTerms, share: Probability) {
+        if self.terms_of_ends.set_peer(terms) {
+            self.on_limit_changed(now, share);
+        }
+    }
+
+    pub(super) fn set_own_terms(&mut self, now: Instant, terms: PathTerms, share: Probability) {
+        if self.terms_of_ends.set_own(terms) {
+            // The peer has to know.
+            self.ping_wanted |= self.is_up();
+            self.on_limit_changed(now, share);
+        }
     }
 
     /// The peer's limit.
@@ -270,9 +309,10 @@ impl Path {
         self.trains.on_budget_changed(now, budget);
     }
 
-    /// The peer has restarted: its next challenge has its limit, if it has one.
+    /// The peer has restarted: its next challenge has its limit and terms, if it has any.
     pub(super) fn forget_peer_limit(&mut self, now: Instant, share: Probability) {
-        if self.peer_limit.take().is_some() {
+        let had_terms = self.terms_of_ends.set_peer(PathTerms::FREE);
+        if self.peer_limit.take().is_some() || had_terms {
             self.on_limit_changed(now, share);
         }
     }

@@ -21,6 +21,7 @@ fn path() -> Path {
         rate: Some(Bandwidth::from_mbit_per_second(100)),
         mtu_max: 1500,
         probe_limit: None,
+        terms: crate::PathTerms::FREE,
     };
     let aggregation = AggregationConfig::default();
     let mut path = Path::new(&config, &aggregation, UsedNumbers::default());

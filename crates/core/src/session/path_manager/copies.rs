@@ -61,11 +61,18 @@ impl PathManager {
         }
     }
 
-    /// The paths behind this one, then this one.
+    /// The paths behind this one that cost no more, then this one.
     fn paths_of_copies(&self, id: PathId, spread: CopySpread) -> Vec<PathId> {
         match spread {
             CopySpread::Paths => {
-                let up = self.iter().filter(|path| path.is_up()).map(Path::id);
+                // A copy costs as much as what it is a copy of.
+                let price = self.get(id).map(|path| path.terms().price());
+                let serves = |path: &&Path| {
+                    let terms = path.terms();
+                    let is_cheap = !terms.is_spent && Some(terms.price()) <= price;
+                    path.is_up() && (path.id() == id || is_cheap)
+                };
+                let up = self.iter().filter(serves).map(Path::id);
                 let mut up: Vec<PathId> = up.collect();
                 let later = up.partition_point(|other| *other <= id);
                 up.rotate_left(later);

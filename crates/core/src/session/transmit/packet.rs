@@ -199,10 +199,10 @@ impl Session {
             && out.len() < packet.items_end()
         {
             Frame::Ping.encode(out);
-            if let Some(limit) = path.announced_limit()
-                && out.len() + Frame::PROBE_LIMIT_LEN_MAX <= packet.items_end()
-            {
-                limit.encode(out);
+            for frame in path.announcements() {
+                if out.len() + Path::ANNOUNCEMENT_LEN_MAX <= packet.items_end() {
+                    frame.encode(out);
+                }
             }
             let packet_bytes = (out.len() - packet.start + TAG_LEN) as u64;
             let ip_bytes = packet_bytes + u64::from(path.ip_overhead());

@@ -40,7 +40,8 @@ impl<'a> Frame<'a> {
             AGGREGATE => return decode_aggregate(reader).map(Some),
             PACKET | PACKET_MARKED => return decode_packet(kind, reader).map(Some),
             TRAIN | TRAIN_REPORT | FEEDBACK | PROTECTED | PARITY | UNKNOWN_TENANT | REFUSAL
-            | PREFIX_MISMATCH | PROBE_LIMIT | PACKET_PART | TENANT_LIMITED | TENANT_UNIT => {
+            | PREFIX_MISMATCH | PROBE_LIMIT | PACKET_PART | TENANT_LIMITED | TENANT_UNIT
+            | PATH_TERMS => {
                 return decode_sized(kind, reader).map(Some);
             }
             SKIPPABLE.. => {
@@ -228,6 +229,7 @@ fn decode_sized<'a>(kind: u64, reader: &mut Reader<'a>) -> Result<Frame<'a>, Fra
                 Some(limit).filter(|limit| *limit < VARINT_MAX),
             ))
         }
+        PATH_TERMS => decode_path_terms(&mut reader).map(Frame::PathTerms),
         PACKET_PART => decode_packet_part(&mut reader),
         TENANT_LIMITED => {
             let tenant = u32::try_from(field(reader.varint())?);
@@ -239,6 +241,20 @@ fn decode_sized<'a>(kind: u64, reader: &mut Reader<'a>) -> Result<Frame<'a>, Fra
         REFUSAL => field(reader.u8()).map(|byte| Frame::Refusal(RefusalCause::from_byte(byte))),
         _ => Feedback::decode(&mut reader).map(Frame::Feedback),
     }
+}
+
+/// Bits that this version does not know say nothing.
+fn decode_path_terms(reader: &mut Reader<'_>) -> Result<PathTerms, FrameError> {
+    let flags = field(reader.varint())?;
+    let cost = field(reader.varint())?;
+    Ok(PathTerms {
+        role: match flags & TERMS_BACKUP {
+            0 => PathRole::Primary,
+            _ => PathRole::Backup,
+        },
+        cost: CostPerGb::from_micros(cost),
+        is_spent: flags & TERMS_SPENT != 0,
+    })
 }
 
 fn decode_protected<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {

@@ -74,6 +74,15 @@ impl Frame<'_> {
             Self::TenantUnit(unit) => {
                 put_skippable_varint(buf, TENANT_UNIT, unit.min(VARINT_MAX));
             }
+            Self::PathTerms(terms) => {
+                let backup = u64::from(terms.role == PathRole::Backup) * TERMS_BACKUP;
+                let flags = backup + u64::from(terms.is_spent) * TERMS_SPENT;
+                let cost = terms.cost.as_micros();
+                put_varint(buf, PATH_TERMS);
+                put_varint(buf, (varint_len(flags) + varint_len(cost)) as u64);
+                put_varint(buf, flags);
+                put_varint(buf, cost);
+            }
             Self::Unknown(kind) => {
                 put_varint(buf, kind);
                 put_varint(buf, 0);

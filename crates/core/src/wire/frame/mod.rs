@@ -9,6 +9,8 @@ mod tests;
 
 use std::net::SocketAddr;
 
+use keiro_model::path_terms::{CostPerGb, PathRole, PathTerms};
+
 pub use self::{
     ack::{AckFrame, AckRanges},
     parity::ParityFrame,
@@ -25,6 +27,10 @@ use crate::{
     id::AppId,
     tenant::PrefixMismatch,
 };
+
+/// Bits of the first field of path terms.
+const TERMS_BACKUP: u64 = 1;
+const TERMS_SPENT: u64 = 2;
 
 /// Most aggregates of a group.
 const GROUP_MAX: u8 = 32;
@@ -202,6 +208,8 @@ pub enum Frame<'a> {
     TenantLimited(u32),
     /// Largest rate per weight of limited tenants that arrive at the sender, from all of its peers, bit/s.
     TenantUnit(u64),
+    /// On which terms the sender uses the path over which it comes.
+    PathTerms(PathTerms),
     /// A frame that this version does not know and may skip.
     Unknown(u64),
 }
@@ -254,6 +262,7 @@ impl Frame<'_> {
                 | Self::ProbeLimit(_)
                 | Self::TenantLimited(_)
                 | Self::TenantUnit(_)
+                | Self::PathTerms(_)
                 | Self::Close
         )
     }
@@ -289,6 +298,8 @@ impl Frame<'_> {
     pub const TENANT_LIMITED_LEN_MAX: usize = 2 + 1 + 8;
     /// See [`TENANT_LIMITED_LEN_MAX`](Self::TENANT_LIMITED_LEN_MAX).
     pub const TENANT_UNIT_LEN_MAX: usize = 2 + 1 + 8;
+    /// Most bytes of a `PathTerms`.
+    pub const PATH_TERMS_LEN_MAX: usize = 2 + 1 + 1 + 8;
 
     /// Bytes of a `Packet` beside its data, of at most `len` bytes.
     pub const fn packet_head_len(tenant: u32, len: usize) -> usize {

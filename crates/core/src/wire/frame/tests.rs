@@ -162,7 +162,19 @@ fn frame(data: &'static [u8]) -> impl Strategy<Value = Frame<'static>> {
         proptest::option::of(0..VARINT_MAX).prop_map(Frame::ProbeLimit),
         any::<u32>().prop_map(Frame::TenantLimited),
         (0..VARINT_MAX).prop_map(Frame::TenantUnit),
-        (TENANT_UNIT + 1..1 << 62).prop_map(Frame::Unknown),
+        (any::<bool>(), any::<bool>(), 0..=CostPerGb::MAX.as_micros()).prop_map(
+            |(is_backup, is_spent, cost)| {
+                Frame::PathTerms(PathTerms {
+                    role: match is_backup {
+                        true => PathRole::Backup,
+                        false => PathRole::Primary,
+                    },
+                    cost: CostPerGb::from_micros(cost),
+                    is_spent,
+                })
+            }
+        ),
+        (PATH_TERMS + 1..1 << 62).prop_map(Frame::Unknown),
     ]
 }
 

@@ -6,6 +6,7 @@ mod datagram_age;
 mod one_way;
 mod parity;
 mod streams;
+mod terms;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -96,6 +97,7 @@ fn paths_to(end: usize, rate: Bandwidth) -> Vec<PathConfig> {
             rate: Some(rate),
             mtu_max: 1500,
             probe_limit: None,
+            terms: keiro_core::PathTerms::FREE,
         })
         .collect()
 }

@@ -57,6 +57,7 @@ pub(crate) fn peer(number: u8, remote: Option<SocketAddr>) -> PeerConfig {
         rate: Some(Bandwidth::from_mbit_per_second(100)),
         mtu_max: 1500,
         probe_limit: None,
+        terms: keiro_core::PathTerms::FREE,
     }];
     let app = |name, class| AppConfig {
         id: AppId::of_name(name),

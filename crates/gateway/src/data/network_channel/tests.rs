@@ -139,6 +139,7 @@ impl Joining {
             rate: None,
             mtu_max: 1500,
             probe_limit: None,
+            terms: keiro_core::PathTerms::FREE,
         };
         let mut provisional = PeerConfig::new(key.public_key());
         provisional.paths = vec![path(None)];

@@ -66,6 +66,7 @@ impl Joined {
                 rate: Some(Bandwidth::from_mbit_per_second(1000)),
                 mtu_max: 1500,
                 probe_limit: None,
+                terms: keiro_core::PathTerms::FREE,
             }];
             peer.apps = vec![AppConfig {
                 id: APP,
