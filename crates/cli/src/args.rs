@@ -570,7 +570,7 @@ pub(crate) struct Plan {
     /// Suppose a change, and plan with it; may be given several times
     ///
     /// "lose PATH"; "add APP" or "add 5 APP", applications like this one; "set PATH rate=50Mbit
-    /// delay=80ms loss=5%", one of the three is enough; "latency-target APP 20ms" or "latency-target APP none".
+    /// delay=80ms loss=5% role=backup cost=3.5 budget=spent", one of them is enough; "latency-target APP 20ms" or "latency-target APP none".
     /// Each thing can be supposed once. What changes nothing is reported
     #[arg(long, value_name = "CHANGE", value_parser = what_if)]
     pub(crate) what_if: Vec<WhatIf>,

@@ -6,6 +6,7 @@
 
 mod aggregation;
 mod app_needs;
+mod budget;
 mod check;
 mod diff;
 mod draft;
@@ -41,6 +42,7 @@ use std::{
 
 pub use keiro_config::{ConfigError, Location, Problem, Rewrite};
 use keiro_config::{FileLimits, RenamedKey, Report};
+pub use keiro_model::path_terms::{CostPerGb, PathRole, PathTerms};
 use keiro_units::{Bandwidth, ByteCount, Probability};
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +50,7 @@ pub(crate) use self::own_ground::reached_at;
 pub use self::{
     aggregation::{Aggregation, Fec, Mode as AggregationMode, Redundancy, Spread as CopySpread},
     app_needs::AppNeeds,
+    budget::{Budget, Day},
     diff::{Changes, ConfigDiff},
     embedded::reached_by,
     endpoint::{HostName, HostPort, PEER_ENDPOINTS_MAX, PeerEndpoint},
@@ -252,9 +255,14 @@ pub struct Path {
     pub delay: Option<Duration>,
     /// Upper bound of the MTU search, in IP packet bytes, 1280..=65535; `None`: the interface's.
     pub mtu_max: Option<ByteCount>,
-    /// What it may cost in 30 days while it carries nothing, both ends' bytes to all peers together; zero: keepalives
-    /// only. `None`: no limit beside `probe_share`.
-    pub probe_budget: Option<ByteCount>,
+    /// While it carries nothing, keepalives only.
+    pub is_metered: bool,
+    /// What it may carry in a month. `None`: any amount.
+    pub budget: Option<Budget>,
+    /// Whether it is for all traffic.
+    pub role: PathRole,
+    /// What its bytes cost.
+    pub cost: CostPerGb,
 }
 
 /// Why there is a path.
@@ -272,6 +280,15 @@ impl Path {
     /// What it cannot exceed, as far as is configured.
     pub fn rate_bound(&self) -> Bandwidth {
         self.rate.unwrap_or(PATH_RATE_MAX)
+    }
+
+    /// On which terms this gateway uses it, while its budget lasts.
+    pub fn terms(&self) -> PathTerms {
+        PathTerms {
+            role: self.role,
+            cost: self.cost,
+            is_spent: false,
+        }
     }
 
     /// What it is taken to carry before anything is measured.
@@ -336,6 +353,8 @@ pub struct App {
     pub interval: Option<Duration>,
     /// Whether it may use several paths at once.
     pub paths: PathUse,
+    /// Whether it may take a path whose budget is used up, where the configuration says so.
+    pub essential: Option<bool>,
     /// The path that it is pinned to; `None`: the planner chooses.
     pub path: Option<PathIndex>,
 }
@@ -619,10 +638,24 @@ impl App {
             length: needs.length,
             interval: needs.interval,
             paths: needs.paths,
+            essential: needs.essential,
             path: None,
         }
     }
 }
+
+impl App {
+    /// Whether it may take a path whose budget is used up if there is no other: as configured, otherwise if people
+    /// wait for it.
+    pub fn is_essential(&self) -> bool {
+        let waited_for = |target: Duration| target <= ESSENTIAL_TARGET_MAX;
+        self.essential
+            .unwrap_or_else(|| self.latency_target.is_some_and(waited_for))
+    }
+}
+
+/// One-way delay up to which most interactive applications, speech among them, are not disturbed (ITU-T G.114).
+const ESSENTIAL_TARGET_MAX: Duration = Duration::from_millis(150);
 
 impl Origin {
     /// A new report on the same text.

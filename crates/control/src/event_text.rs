@@ -36,6 +36,7 @@ pub fn sentence(kind: &EventKind) -> String {
             .or_else(|| app_sentence(kind))
             .or_else(|| tenant_sentence(kind))
             .or_else(|| store_sentence(kind))
+            .or_else(|| budget_sentence(kind))
             .or_else(|| network_sentence(kind))
             .unwrap_or_else(|| kind.name().to_owned()),
     }
@@ -340,6 +341,37 @@ fn store_sentence(kind: &EventKind) -> Option<String> {
             None => "the plan store answers".to_owned(),
         },
         EventKind::StoreNotice { text } => format!("plan store: {text}"),
+        _ => return None,
+    })
+}
+
+fn budget_sentence(kind: &EventKind) -> Option<String> {
+    let bytes = rounded::bytes;
+    Some(match kind {
+        EventKind::BudgetWarning {
+            path,
+            used_bytes,
+            budget_bytes,
+            ends,
+        } => format!(
+            "path {path}: {} of its budget of {} for the month are used up, which ends on {ends}",
+            bytes(*used_bytes),
+            bytes(*budget_bytes)
+        ),
+        EventKind::BudgetSpent {
+            path,
+            budget_bytes,
+            ends,
+            ..
+        } => format!(
+            "path {path}: its budget of {} for the month is used up; until {ends} only keepalives remain, and essential \
+             applications that have no other path; raise monthly_budget if the line may carry more",
+            bytes(*budget_bytes)
+        ),
+        EventKind::BudgetRenewed { path, budget_bytes } => format!(
+            "path {path}: a new month has begun, with a budget of {}",
+            bytes(*budget_bytes)
+        ),
         _ => return None,
     })
 }

@@ -86,6 +86,10 @@ metrics! {
     PATH_AGGREGATION_DECISIONS: Counter "keiro_path_aggregation_decisions_total"
         &["path", "peer", "cause"],
         "Decisions of the aggregation's controller, by cause, those that change nothing included";
+    UPLINK_BUDGET: Gauge "keiro_uplink_budget_bytes" &["path"],
+        "What the uplink of the path may carry in a month, in both directions";
+    UPLINK_USED: Gauge "keiro_uplink_budget_used_bytes" &["path"],
+        "What it has carried this month";
     PATH_SWITCHES: Counter "keiro_path_switches_total" &["app", "reason"],
         "Moves of an application to another path, by reason";
 

@@ -34,9 +34,10 @@ pub use self::{
     message_client::{MessageClientSnapshot, MessageClients},
     network::{NetworkSiteSnapshot, NetworkSnapshot, SiteRoute},
     snapshot::{
-        AggregationChange, AggregationSnapshot, AppSnapshot, AssignedBy, Candidate, DelaySummary,
-        DelayTerms, ExcessLossSnapshot, Explanation, FecSnapshot, ForwardSnapshot, LineUseSnapshot,
-        ListenerSnapshot, ModelState, MoveThreshold, PathFault, PathSnapshot, PathState,
+        AggregationChange, AggregationSnapshot, AppSnapshot, AssignedBy, BudgetSnapshot, Candidate,
+        DelaySummary, DelayTerms, ExcessLossSnapshot, Explanation, FecSnapshot, ForwardSnapshot,
+        LineUseSnapshot, ListenerSnapshot, ModelState, MoveThreshold, PathFault, PathRole,
+        PathSnapshot, PathState, PathTermsSnapshot,
         PeerSnapshot, PeerState, PlanInSite, PlanSnapshot, PlannedApp, PredictedPercentiles,
         RecentEvent, SharedLineSnapshot, SpreadPathSnapshot, StatusSnapshot, StoreSnapshot,
         StoreState, TcpForwardSnapshot, TcpListenerSnapshot, VersionSnapshot, WorkloadSnapshot,

@@ -5,6 +5,8 @@
 //! touches nothing in use; [`Active::apply`] only sends commands. A configuration that cannot be
 //! prepared leaves everything as it is.
 
+mod spent;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
@@ -13,8 +15,8 @@ use std::{
 use anyhow::Context;
 use keiro_control::{
     config::{
-        App, AppIndex, Class, Config, Destination, Local, Path, PathIndex, PathOrigin, PathUse,
-        PeerIndex, PeerOrigin, Transport,
+        App, AppIndex, Class, Config, Destination, Local, Path, PathIndex, PathOrigin, PathTerms,
+        PathUse, PeerIndex, PeerOrigin, Transport,
     },
     key,
 };
@@ -48,6 +50,8 @@ pub(crate) struct Active {
     /// What may leave each socket.
     rates: BTreeMap<SocketId, Option<Bandwidth>>,
     next_socket: u16,
+    /// Where the budget of the month is used up.
+    spent: BTreeSet<Local>,
     path_ids: PathIds,
     peers: BTreeMap<String, ActivePeer>,
     apps: BTreeMap<AppId, AppRoute>,
@@ -553,7 +557,10 @@ impl Active {
                 rate: path.rate,
                 mtu_max: *mtu.get(number)?,
                 probe_limit: config.probe_limit(PathIndex(number)),
-                terms: keiro_core::PathTerms::FREE,
+                terms: PathTerms {
+                    is_spent: self.spent.contains(&path.local),
+                    ..path.terms()
+                },
             })
         };
         config

@@ -1,10 +1,15 @@
 //! Why a peer or a path is not up, as far as this gateway can know: handshakes for another key, packets that
 //! pass in one direction only, packets that nothing answers.
 
+use std::collections::BTreeMap;
+
 use keiro_control::{
     config::MTU_MIN,
     event_text::UnansweredPackets as Packets,
-    protocol::{EventKind, PathFault, PathRef, PathSnapshot, PeerSnapshot, PeerState},
+    protocol::{
+        BudgetSnapshot, EventKind, PathFault, PathRef, PathSnapshot, PeerSnapshot, PeerState,
+    },
+    rounded::{bytes, percent},
 };
 use keiro_core::{self as core, Instant};
 
@@ -75,7 +80,7 @@ pub(crate) fn path_fault(now: Instant, path: &core::PathSnapshot) -> Option<Path
     })
 }
 
-/// Peers and paths that are not up, and why, a line each.
+/// Peers and paths that are not up, and why, and budgets that are nearly used up, a line each.
 pub(crate) fn problems(peers: &[PeerSnapshot], paths: &[PathSnapshot]) -> Vec<String> {
     let is_down = |peer: &&PeerSnapshot| peer.state != PeerState::Up;
     let of_peers = peers.iter().filter(is_down);
@@ -84,7 +89,15 @@ pub(crate) fn problems(peers: &[PeerSnapshot], paths: &[PathSnapshot]) -> Vec<St
         let why = path.diagnosis.as_ref()?;
         Some(format!("path {} to {}: {why}", path.name, path.peer))
     });
-    let mut lines: Vec<String> = of_peers.chain(of_paths).collect();
+    let budgets: BTreeMap<&str, &BudgetSnapshot> = paths
+        .iter()
+        .filter_map(|path| path.budget.as_ref())
+        .map(|budget| (budget.uplink.as_str(), budget))
+        .collect();
+    let of_budgets = budgets
+        .into_iter()
+        .filter_map(|(path, budget)| budget_problem(path, budget));
+    let mut lines: Vec<String> = of_peers.chain(of_paths).chain(of_budgets).collect();
     let more = lines.len().saturating_sub(PROBLEMS_MAX);
     if more > 0 {
         lines.truncate(PROBLEMS_MAX);
@@ -93,6 +106,30 @@ pub(crate) fn problems(peers: &[PeerSnapshot], paths: &[PathSnapshot]) -> Vec<St
         ));
     }
     lines
+}
+
+/// What is left of a budget, where that is little.
+fn budget_problem(path: &str, budget: &BudgetSnapshot) -> Option<String> {
+    let BudgetSnapshot {
+        budget_bytes,
+        used_bytes,
+        left_bytes,
+        ends,
+        ..
+    } = budget;
+    let part = *used_bytes as f64 / (*budget_bytes).max(1) as f64;
+    let all = bytes(*budget_bytes);
+    match part {
+        _ if *left_bytes == 0 => Some(format!(
+            "path {path}: its budget of {all} is used up until {ends}: only keepalives, and essential applications \
+             without another path"
+        )),
+        0.8.. => Some(format!(
+            "path {path}: {} of its budget of {all} are used up, which ends on {ends}",
+            percent(part)
+        )),
+        _ => None,
+    }
 }
 
 /// The event of a path that nothing answers, if it is news: once for each fault. Where the whole peer is

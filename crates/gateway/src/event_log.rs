@@ -298,7 +298,10 @@ fn subject(kind: &EventKind) -> Option<String> {
         | EventKind::DeviceRestored { tenant, .. }
         | EventKind::DeviceDown { tenant, .. }
         | EventKind::DeviceUp { tenant, .. } => tenant.clone(),
-        EventKind::LocalChanged { path, .. } => path.clone(),
+        EventKind::LocalChanged { path, .. }
+        | EventKind::BudgetWarning { path, .. }
+        | EventKind::BudgetSpent { path, .. }
+        | EventKind::BudgetRenewed { path, .. } => path.clone(),
         // Its text has what another gateway publishes, and may be another one every time.
         EventKind::StoreNotice { .. }
         | EventKind::StoreLost { .. }

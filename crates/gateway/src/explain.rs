@@ -6,13 +6,17 @@ mod aggregation;
 mod tests;
 mod text;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use keiro_control::{
-    config::{App, AppIndex, Config, PathIndex},
+    config::{App, AppIndex, Config, CostPerGb, PathIndex, PathRole, PathTerms},
     protocol::{
         AggregationSnapshot, AssignedBy, Candidate as CandidateView, DelaySummary, DelayTerms,
-        ExcessLossSnapshot, LineUseSnapshot, MoveThreshold, PathState, SharedLineSnapshot,
+        ExcessLossSnapshot, LineUseSnapshot, MoveThreshold, PathState, PathTermsSnapshot,
+        SharedLineSnapshot,
     },
     rounded::{duration, percent},
 };
@@ -51,6 +55,10 @@ pub(crate) struct Subject<'a> {
     pub(crate) in_site: bool,
     /// The path that the configuration or an operator assigned to it.
     pub(crate) assigned: Option<(PathIndex, AssignedBy)>,
+    /// Paths that are up and whose budget of the month is used up.
+    pub(crate) spent: BTreeSet<PathIndex>,
+    /// Why it is on none; `None`: it is on one.
+    pub(crate) no_path: Option<&'a str>,
     /// Paths that are up but on hold-down, and how long that lasts.
     pub(crate) hold_downs: BTreeMap<PathIndex, Duration>,
     /// What other gateways of the site send over the paths.
@@ -61,6 +69,7 @@ pub(crate) struct Subject<'a> {
     pub(crate) aggregation: Option<AggregationSnapshot>,
 }
 
+const BUDGET_SPENT: &str = "its budget of the month is used up";
 /// Why size, interval and copies of aggregates are what they are, with `controller = "none"`.
 pub(crate) const NO_CONTROLLER: &str = "no controller changes it";
 
@@ -132,6 +141,7 @@ impl Subject<'_> {
                 .find(|candidate| candidate.path == path);
             let verdict = match candidate {
                 Some(candidate) => self.verdict(candidate),
+                None if self.spent.contains(&path) => BUDGET_SPENT.to_owned(),
                 None if state == PathState::Validating => "has not answered yet".into(),
                 None => "is down".into(),
             };
@@ -147,6 +157,7 @@ impl Subject<'_> {
                 target_met: candidate.and_then(|c| c.expected.met),
                 judged_by: candidate.map(|c| c.expected.judged_by),
                 excess_loss: candidate.and_then(|c| c.excess_loss).map(excess_loss),
+                path_terms: candidate.and_then(|c| PathTermsSnapshot::of(c.terms)),
                 no_forecast: candidate
                     .and_then(|c| c.forecast)
                     .and_then(|forecast| forecast.why_not()),
@@ -179,6 +190,7 @@ impl Subject<'_> {
         if let Some(excess) = &candidate.excess_loss {
             verdict.push_str(&format!("; {}", loses_too_much(excess)));
         }
+        verdict.push_str(&self.price_verdict(candidate));
         if let Some(left) = self.hold_downs.get(&candidate.path) {
             let left = duration(*left);
             verdict.push_str(&format!(
@@ -187,6 +199,36 @@ impl Subject<'_> {
         }
         if Some(candidate.path) == self.path {
             verdict.push_str("; in use");
+        }
+        verdict
+    }
+
+    /// What a path costs beside the one in use.
+    fn price_verdict(&self, candidate: &Candidate) -> String {
+        let terms = candidate.terms;
+        let mut current = self.candidates.iter();
+        let current = current.find(|current| Some(current.path) == self.path);
+        let now = current.map_or(PathTerms::FREE, |current| current.terms);
+        let mut verdict = String::new();
+        if terms.is_spent {
+            verdict.push_str(&format!("; {BUDGET_SPENT}"));
+        }
+        if terms.role == PathRole::Backup && Some(candidate.path) != self.path {
+            let also_meets = candidate.expected.met == Some(true) && now.role == PathRole::Primary;
+            verdict.push_str(match also_meets {
+                true => "; meets the target too, but is a backup",
+                false => "; is a backup",
+            });
+        }
+        let [more, less] = [
+            terms.cost.saturating_sub(now.cost),
+            now.cost.saturating_sub(terms.cost),
+        ];
+        if more > CostPerGb::ZERO {
+            verdict.push_str(&format!("; costs {more} per GB more"));
+        }
+        if less > CostPerGb::ZERO {
+            verdict.push_str(&format!("; costs {less} per GB less"));
         }
         verdict
     }

@@ -26,6 +26,7 @@ use sd_notify::NotifyState;
 
 use crate::{
     active::Active,
+    budgets::Budgets,
     control_server::ControlServer,
     data::{
         command::{Command, DataHandle},
@@ -72,6 +73,7 @@ pub struct Gateway {
     pub(crate) counts: Counts,
     pub(crate) packet_traces: PacketTraces,
     pub(crate) history: HistoryRecorder,
+    pub(crate) budgets: Budgets,
     pub(crate) site: Site,
     pub(crate) host_names: HostNames,
     /// `None`: the kernel reports no changes, and nothing is looked at.

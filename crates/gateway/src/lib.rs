@@ -4,6 +4,7 @@
 mod access;
 mod active;
 mod answer_fault;
+mod budgets;
 mod control_server;
 mod core_config;
 mod daemon;

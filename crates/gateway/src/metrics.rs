@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use keiro_control::{
     metrics::{self, DELAY_BUCKETS_SECONDS, Metric},
     protocol::{
-        AppSnapshot, DeviceState, ModelState, PathSnapshot, PathState, PeerSnapshot, PeerState,
-        TenantSnapshot,
+        AppSnapshot, BudgetSnapshot, DeviceState, ModelState, PathSnapshot, PathState,
+        PeerSnapshot, PeerState, TenantSnapshot,
     },
 };
 use keiro_stats::{HandshakeStats, PathSocketStats, StatSet, TcpListenerStats, UdpListenerStats};
@@ -237,6 +237,19 @@ fn paths(registry: &mut Registry, page: &Page<'_>) {
         registry,
         capacities.filter_map(|p| Some((label(p), &p.capacity.as_ref()?.0))),
     );
+    let budgets: BTreeMap<&str, &BudgetSnapshot> = page
+        .paths
+        .iter()
+        .filter_map(|path| path.budget.as_ref())
+        .map(|budget| (budget.uplink.as_str(), budget))
+        .collect();
+    let of_uplink = |uplink: &str| vec![("path", uplink.to_owned())];
+    let all = budgets.iter();
+    let all = all.map(|(uplink, of)| (of_uplink(uplink), of.budget_bytes as f64));
+    gauges(registry, &metrics::UPLINK_BUDGET, all);
+    let used = budgets.iter();
+    let used = used.map(|(uplink, of)| (of_uplink(uplink), of.used_bytes as f64));
+    gauges(registry, &metrics::UPLINK_USED, used);
     // One socket serves all peers of a path.
     let sockets: BTreeMap<&str, &PathSocketStats> = page
         .paths

@@ -172,6 +172,7 @@ impl Gateway {
         self.config = config;
         self.followed = found.clone();
         self.active.follow_paths(&self.config);
+        self.note_budgets()?;
         self.follow_others();
         // Its indices are those of the old one.
         self.planning.input = PlannerInput::default();
@@ -282,6 +283,7 @@ impl Gateway {
         let paths: Vec<PeerPath> = self.active.peer_ids().flat_map(to_peer).collect();
         self.status.follow(data::now(), &peers, &paths, &apps);
         self.planning.steering.follow(&paths, &apps, path_ids);
+        self.budgets.retain_paths(&paths);
         self.planning.loss_needs = LossNeeds::of(&self.config);
         let ids: BTreeSet<AppId> = self.config.apps.iter().map(app_id).collect();
         self.planning

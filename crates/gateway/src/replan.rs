@@ -4,14 +4,14 @@
 use std::{
     collections::BTreeMap,
     sync::Arc,
-    time::{Duration, Instant as Stopwatch},
+    time::{Duration, Instant as Stopwatch, SystemTime},
 };
 
 use keiro_control::{
-    config::{self, AppIndex, Config, PathIndex, PeerIndex},
+    config::{self, AppIndex, Config, PathIndex, PathTerms, PeerIndex},
     protocol::EventKind,
 };
-use keiro_core::{AppId, AppSnapshot, Instant};
+use keiro_core::{AppId, AppSnapshot, Instant, PathSnapshot};
 use keiro_model::workload::Workload as CoreWorkload;
 use keiro_planner::{
     queueing::{Spread, Statistic},
@@ -22,6 +22,7 @@ use sd_notify::NotifyState;
 
 use crate::{
     active::{Preferences, app_id},
+    budgets::Clocks,
     data::command::{Command, DataThreadGone, Snapshot},
     gateway::{Gateway, notify},
     path_ids::PeerPath,
@@ -37,6 +38,13 @@ use crate::{
     target_monitor::{self, Transition},
     workload::{INTERVAL_MIN, MEASURED_MIN, body_bytes, has_stopped},
 };
+
+/// The paths to a peer, the cheapest first.
+struct PathOrder {
+    open: Vec<PathIndex>,
+    /// Those whose budget is used up.
+    spent: Vec<PathIndex>,
+}
 
 impl Gateway {
     /// The planner's inputs as of a snapshot.
@@ -65,6 +73,10 @@ impl Gateway {
                     .hold_down(to_peer, path, session.settling);
                 let Some(hold_down) = hold_down else { continue };
                 let key = (index, PeerIndex(number));
+                let terms = self.terms_beside_configuration(index, path);
+                if terms != PathTerms::FREE {
+                    input.terms.insert(key, terms);
+                }
                 let capacity = self.planning.steering.capacity(to_peer);
                 input
                     .shared
@@ -89,11 +101,19 @@ impl Gateway {
                 let index = name.and_then(|name| self.config.app_named(name));
                 let Some(index) = index else { continue };
                 input.unused &= app.stats.sent_messages == 0;
-                let path = app
-                    .path
-                    .or_else(|| self.planning.steering.preferred_path(app.id));
-                if let Some(path) = path.and_then(|path| path_ids.index(path)) {
+                let config = &self.config[index];
+                let last = || {
+                    let last = self.planning.steering.preferred_path(app.id);
+                    let last = last.and_then(|path| path_ids.index(path))?;
+                    let is_spent = input.terms(&self.config, last, config.peer).is_spent;
+                    Some(last).filter(|_| !is_spent || config.is_essential())
+                };
+                let path = app.path.and_then(|path| path_ids.index(path));
+                if let Some(path) = path.or_else(last) {
                     input.now.insert(index, path);
+                }
+                if path.is_none() {
+                    input.waiting.insert(index);
                 }
                 if let Some(seen) = self.measured_workload(index, app, snapshot.at) {
                     input.workloads.insert(index, seen);
@@ -102,7 +122,6 @@ impl Gateway {
                 if app.workload.is_some_and(is_sending) {
                     input.sending.insert(index);
                 }
-                let config = &self.config[index];
                 let seen = self.planning.steering.traffic_window(config.class, app);
                 input.traffic_windows.extend(seen.map(|seen| (index, seen)));
             }
@@ -118,8 +137,41 @@ impl Gateway {
             }
         }
         input.measured = self.measured(&input.now, snapshot);
+        input.overdue = self.planning.steering.overdue(&self.config, snapshot.at);
         input.site = self.by_index(self.site.assignments());
         input
+    }
+
+    /// On which terms both ends use a path to a peer.
+    pub(crate) fn path_terms(&self, path: PathIndex, live: &PathSnapshot) -> PathTerms {
+        let more = self.terms_beside_configuration(path, live);
+        self.config[path].terms().with(more)
+    }
+
+    fn terms_beside_configuration(&self, path: PathIndex, live: &PathSnapshot) -> PathTerms {
+        let own = PathTerms {
+            is_spent: self.active.is_spent(&self.config[path]),
+            ..PathTerms::FREE
+        };
+        own.with(live.peer_terms)
+    }
+
+    /// Lets the paths follow what is left of the budgets. To be called again and again.
+    pub(crate) fn note_budgets(&mut self) -> Result<(), DataThreadGone> {
+        let now = Clocks {
+            wall: SystemTime::now(),
+            monotonic: Stopwatch::now(),
+        };
+        let events = self.budgets.turn(&self.config, now);
+        let spent = self.budgets.spent(&self.config);
+        let locals = spent
+            .into_iter()
+            .map(|uplink| self.config[uplink].local.clone());
+        let is_new = self.active.set_spent(locals.collect(), &self.data)?;
+        self.planning.needs_replan |= is_new;
+        events.into_iter().for_each(|event| self.publish(event));
+        self.budgets.save_if_due(&self.config);
+        Ok(())
     }
 
     /// Notes which applications to a peer lose more than they tolerate on a path.
@@ -219,7 +271,16 @@ impl Gateway {
     /// moved to now.
     pub(crate) fn sample(&mut self) -> Result<(), DataThreadGone> {
         let mut changed = false;
-        for (peer, paths) in self.data.paths()? {
+        let all = self.data.paths()?;
+        let carried = all.iter().flat_map(|(peer, paths)| {
+            let bytes = |path: &PathSnapshot| path.stats.sent_bytes + path.stats.received_bytes;
+            let of_path = move |path: &PathSnapshot| (PeerPath::new(*peer, path.id), bytes(path));
+            paths.iter().map(of_path)
+        });
+        let path_ids = self.active.path_ids();
+        self.budgets.on_carried(&self.config, path_ids, carried);
+        self.note_budgets()?;
+        for (peer, paths) in all {
             let name = self.active.peer_name(peer);
             if name.is_none() {
                 continue;
@@ -338,9 +399,11 @@ impl Gateway {
         }
     }
 
-    /// The paths of every application, best first: pinned, planned (or the last one if none is up),
-    /// backup, the rest.
+    /// The paths of every application, best first: pinned, planned (or the last one if none is up), that for when it
+    /// fails, the rest, the cheapest first. Those whose budget is used up come last, for essential applications only.
     pub(crate) fn preferences(&self) -> Preferences {
+        let peers = (0..self.config.peers.len()).map(PeerIndex);
+        let orders: Vec<PathOrder> = peers.map(|peer| self.path_order(peer)).collect();
         let preferred = |(number, app): (usize, &config::App)| {
             let operator = self.operator_path(app);
             let planned = self
@@ -350,18 +413,22 @@ impl Gateway {
                 .get(number)
                 .and_then(|planned| planned.path);
             let mut paths: Vec<PathIndex> = Vec::new();
-            let all = (0..self.config.paths.len()).map(PathIndex);
+            let PathOrder { open, spent } = &orders[app.peer.0];
+            let is_open = |path: &PathIndex| !spent.contains(path);
+            let last_resort = spent.iter().filter(|_| app.is_essential());
+            let all = open.iter().chain(last_resort).copied();
             let is_damped = |path: &PathIndex| {
                 let input = &self.planning.input;
                 input.is_damped(*path, AppIndex(number), app.peer)
             };
             // Not first, or the data path would move back as soon as it answers.
-            let pin = operator.or(app.path).filter(|path| !is_damped(path));
+            let pin = operator.or(app.path);
+            let pin = pin.filter(|path| !is_damped(path) && is_open(path));
             let steering = &self.planning.steering;
             let backup = planned.and_then(|path| steering.backup_path(AppIndex(number), path));
             let last = self.planning.steering.preferred_path(app_id(app));
             let last = last.and_then(|path| self.active.path_ids().index(path));
-            let planned = planned.or(last);
+            let planned = planned.or(last.filter(is_open));
             for path in pin.into_iter().chain(planned).chain(backup).chain(all) {
                 if !paths.contains(&path) {
                     paths.push(path);
@@ -370,6 +437,22 @@ impl Gateway {
             (AppIndex(number), paths)
         };
         self.config.apps.iter().enumerate().map(preferred).collect()
+    }
+
+    fn path_order(&self, peer: PeerIndex) -> PathOrder {
+        let all = (0..self.config.paths.len()).map(PathIndex);
+        let is_spent = |path: &PathIndex| {
+            let terms = self.planning.input.terms(&self.config, *path, peer);
+            terms.is_spent || self.active.is_spent(&self.config[*path])
+        };
+        let (spent, mut open): (Vec<PathIndex>, Vec<PathIndex>) = all.partition(is_spent);
+        let price = |path: &PathIndex| {
+            let terms = self.planning.input.terms(&self.config, *path, peer);
+            terms.price()
+        };
+        // Stable: what costs the same stays in the order of the configuration.
+        open.sort_by_cached_key(price);
+        PathOrder { open, spent }
     }
 
     /// Regular checks: measured delays against latency targets, workloads against the planned ones.

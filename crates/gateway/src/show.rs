@@ -2,10 +2,11 @@
 //! control thread knows.
 
 mod figures;
+mod path_in_use;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::{Duration, Instant as Stopwatch, UNIX_EPOCH},
+    time::{Duration, Instant as Stopwatch, SystemTime, UNIX_EPOCH},
 };
 
 use keiro_control::{
@@ -15,8 +16,8 @@ use keiro_control::{
     },
     protocol::{
         AggregationChange, AggregationSnapshot, AppSnapshot, AssignedBy, DelaySummary,
-        ErrorResponse, EventKind, Explanation, FecSnapshot, ForwardSnapshot, JudgedBy,
-        ListenerSnapshot, ModelState, PROTOCOL_VERSION, PathSnapshot, PathState, PeerSnapshot,
+        ErrorResponse, Explanation, FecSnapshot, ForwardSnapshot, JudgedBy, ListenerSnapshot,
+        ModelState, PROTOCOL_VERSION, PathSnapshot, PathState, PathTermsSnapshot, PeerSnapshot,
         PeerState, PlanSnapshot, PlannedApp, Response, SharedLineSnapshot, SpreadPathSnapshot,
         Stats, StatusSnapshot, TcpForwardSnapshot, TcpListenerSnapshot, Timestamp, VersionSnapshot,
         WorkloadSnapshot,
@@ -114,6 +115,7 @@ pub(crate) fn plan_snapshot(
                 .map(|mean| mean.as_secs_f64()),
             overloaded: expected.is_some_and(|expected| expected.overloaded),
             excess_loss: planned.excess_loss.map(excess_loss),
+            path_terms: PathTermsSnapshot::of(planned.terms),
             no_forecast: planned.forecast.and_then(|forecast| forecast.why_not()),
         }
     };
@@ -140,12 +142,13 @@ pub(crate) fn plan_snapshot(
     }
 }
 
-/// The paths of applications to whose peer a path is up. The others are on none: the path in the
-/// planner's input is the last one then.
+/// The paths of applications that are on one. Of the others, the planner's input has the last one.
 pub(crate) fn paths_in_use(config: &Config, input: &PlannerInput) -> BTreeMap<AppIndex, PathIndex> {
     let reached: BTreeSet<PeerIndex> = input.up.keys().map(|(_, peer)| *peer).collect();
+    let is_in_use =
+        |app: &AppIndex| reached.contains(&config[*app].peer) && !input.waiting.contains(app);
     let now = input.now.iter();
-    let in_use = now.filter(|(app, _)| reached.contains(&config[**app].peer));
+    let in_use = now.filter(|(app, _)| is_in_use(app));
     in_use.map(|(app, path)| (*app, *path)).collect()
 }
 
@@ -317,8 +320,7 @@ impl<'a> View<'a> {
             let live = self.path(path, &config[app.peer])?.aggregation;
             live.filter(|_| app.class != Class::Message && gateway.may_be_aggregated(index))
         };
-        let place = self.input.now.get(&index).copied();
-        let path = place.filter(|_| self.is_reached(&config[app.peer]));
+        let (place, path) = (self.last_place(index), self.path_in_use(index));
         let subject = Subject {
             config,
             app,
@@ -340,6 +342,8 @@ impl<'a> View<'a> {
                 Some(path) => Some((*path, AssignedBy::Operator)),
                 None => app.path.map(|path| (path, AssignedBy::Pin)),
             },
+            spent: self.spent(app.peer),
+            no_path: shown.no_path.as_deref(),
             hold_downs: self.hold_downs(&config[app.peer]),
             shared: &self.input.shared,
             store_lost: self.store_lost(),
@@ -466,6 +470,11 @@ impl<'a> View<'a> {
             delay_configured: path.delay.is_some(),
             configured_delay_seconds: path.delay.map(seconds),
             shared_line: self.shared_line(index),
+            path_terms: PathTermsSnapshot::of(self.gateway.path_terms(index, live)),
+            budget: self
+                .gateway
+                .budgets
+                .snapshot(&self.gateway.config, index, SystemTime::now()),
         })
     }
 
@@ -556,10 +565,9 @@ impl<'a> View<'a> {
         let session = self.session(config[app.peer].name.as_str());
         let id = app_id(app);
         let live = session.and_then(|s| s.apps.iter().find(|live| live.id == id));
-        let place = self.input.now.get(&index).copied();
-        let path = place.filter(|_| self.is_reached(&config[app.peer]));
+        let (place, path) = (self.last_place(index), self.path_in_use(index));
         let planned = gateway.planning.plan.apps.get(index.0);
-        let present = self.present.apps.get(index.0);
+        let present = self.present.apps.get(index.0).filter(|_| path.is_some());
         let expected = present.and_then(|app| app.expected);
         let forecast = present.and_then(|app| app.forecast);
         let verdict = gateway.status.app(name);
@@ -594,6 +602,7 @@ impl<'a> View<'a> {
             peer: config[app.peer].name.to_string(),
             path: path.map(|path| config[path].name.to_string()),
             last_path: last_path.map(|path| config[path].name.to_string()),
+            no_path: path.is_none().then(|| self.why_no_path(index)),
             spread: (app.paths == PathUse::Spread).then(|| self.spread(live)),
             assigned_by: self.assigned_by(path, planned),
             only_packets: gateway.has_only_packets(index),
@@ -630,28 +639,6 @@ impl<'a> View<'a> {
             })
         })
         .collect()
-    }
-
-    /// A path to the peer is up.
-    fn is_reached(&self, peer: &Peer) -> bool {
-        let session = self.session(peer.name.as_str());
-        let mut paths = session.iter().flat_map(|session| &session.paths);
-        paths.any(|path| path.state == core::PathState::Up)
-    }
-
-    /// Where an application was that is nowhere now; before the start, where it has not been anywhere since.
-    fn last_path(&self, app: &str, place: Option<PathIndex>) -> Option<PathIndex> {
-        let status = self.gateway.status.app(app);
-        let moved = status.and_then(|status| status.last_move.as_ref());
-        let left = match moved.map(|moved| &moved.kind) {
-            Some(EventKind::AppMoved {
-                from: Some(from),
-                to: None,
-                ..
-            }) => self.gateway.config.path_named(from),
-            _ => None,
-        };
-        left.or(place)
     }
 
     fn workload_seen(&self, class: Class, live: &core::AppSnapshot) -> Option<WorkloadSnapshot> {

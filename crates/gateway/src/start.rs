@@ -28,6 +28,7 @@ use keiro_linux::{
 
 use crate::{
     active::{self, Active, Prepared},
+    budgets::Budgets,
     control_server::ControlServer,
     core_config::{aggregation, scheduler},
     data::{
@@ -110,6 +111,8 @@ impl Gateway {
             .unzip();
         let network = first.environment.network;
         let wakers = Wakers::open(&first.epoll, &data.link, network.as_ref())?;
+        let mut budgets = Budgets::load(&first.config.gateway.state_directory);
+        budgets.start_writer(privileges);
         let mut gateway = Self {
             config_file: ConfigFile::new(config_path, options, &first.config),
             process: Process::new(options.version, first.public_key),
@@ -125,6 +128,7 @@ impl Gateway {
                 &wakers.trigger,
                 privileges,
             ),
+            budgets,
             site: Site::start(&first.config, Arc::clone(&wakers.store), privileges)?,
             host_names: first.environment.host_names,
             network,
@@ -165,6 +169,7 @@ impl Gateway {
         devices: OpenedDevices,
     ) -> anyhow::Result<()> {
         self.active.follow_paths(&self.config);
+        self.note_budgets()?;
         self.await_previous_plan()?;
         let preferences = self.preferences();
         self.active

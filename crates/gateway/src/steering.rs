@@ -6,8 +6,9 @@ use std::{
     time::{Duration, Instant as Stopwatch},
 };
 
-use keiro_control::config::{AppIndex, Class, Config, PATH_RATE_MAX, PathIndex};
+use keiro_control::config::{self, AppIndex, Class, Config, PATH_RATE_MAX, PathIndex, PeerIndex};
 use keiro_core::{AppId, AppSnapshot, Instant, PathId, PathSnapshot, PathState};
+use keiro_model::path_terms::Price;
 use keiro_planner::{
     queueing::{
         DelayDistribution, DelayWindow, Forecast, NoForecast, Residual, Spread, TrafficWindow,
@@ -41,6 +42,8 @@ pub(crate) struct Steering {
     /// The last path of each application, here or before the restart. An application without a path
     /// counts as on it.
     preferred_paths: PreferredPaths<AppId, PathId>,
+    /// Since when applications have been on paths that cost more than others that are up.
+    costlier_since: BTreeMap<AppId, Instant>,
     /// Measured workloads that were planned with, by application.
     workloads: BTreeMap<AppId, Workload>,
     /// What applications sent before the restart.
@@ -79,6 +82,9 @@ struct WindowStart {
 
 /// How often paths are compared with what was planned with.
 pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
+/// After so long on a path that costs more, an application needs no room to spare to return. Ours: it comes and goes
+/// no more often than that, and costs little more than it must.
+const RETURNS_AFTER: Duration = Duration::from_secs(300);
 /// How often forecasts are compared with what was measured.
 const LEARN_INTERVAL: Duration = Duration::from_secs(30);
 /// Traffic that differs from the forecast by more than so many standard deviations, and by more
@@ -170,6 +176,18 @@ impl Steering {
         self.preferred_paths.remember(app, path);
     }
 
+    /// Applications that return from a path that costs more as soon as they can; see [`RETURNS_AFTER`].
+    pub(crate) fn overdue(&self, config: &Config, now: Instant) -> BTreeSet<AppIndex> {
+        let is_overdue = |app: &config::App| {
+            let since = self.costlier_since.get(&app_id(app));
+            since.is_some_and(|since| now.saturating_duration_since(*since) >= RETURNS_AFTER)
+        };
+        let apps = config.apps.iter().enumerate();
+        apps.filter(|(_, app)| is_overdue(app))
+            .map(|(number, _)| AppIndex(number))
+            .collect()
+    }
+
     /// The path that an application takes if its planned `path` goes down.
     pub(crate) fn backup_path(&self, app: AppIndex, path: PathIndex) -> Option<PathIndex> {
         self.backup_paths.backup(app, path)
@@ -221,6 +239,7 @@ impl Steering {
         self.preferred_paths
             .retain(|app, path| ids.contains(app) && path_ids.index(*path).is_some());
         self.sent.retain(|app, _| ids.contains(app));
+        self.costlier_since.retain(|app, _| ids.contains(app));
         self.planned_terms.retain(|app, _| ids.contains(app));
         self.backup_paths = BackupPaths::default();
         self.forecast_state = ForecastState::default();
@@ -236,6 +255,23 @@ impl Steering {
         input: &PlannerInput,
         now: Instant,
     ) {
+        let mut least: BTreeMap<PeerIndex, Price> = BTreeMap::new();
+        for (path, peer) in input.up.keys() {
+            let price = input.terms(config, *path, *peer).price();
+            let least = least.entry(*peer).or_insert(price);
+            *least = price.min(*least);
+        }
+        let costs_more = |(app, path): &(&AppIndex, &PathIndex)| {
+            let peer = config[**app].peer;
+            let price = input.terms(config, **path, peer).price();
+            least.get(&peer).is_some_and(|least| *least < price)
+        };
+        let costly = input.now.iter().filter(costs_more);
+        let costly: BTreeSet<AppId> = costly.map(|(app, _)| app_id(&config[*app])).collect();
+        self.costlier_since.retain(|app, _| costly.contains(app));
+        for app in costly {
+            self.costlier_since.entry(app).or_insert(now);
+        }
         for (app, path) in &input.now {
             let app = &config[*app];
             let is_up = |preferred: &PathId| {

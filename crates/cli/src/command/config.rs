@@ -6,7 +6,7 @@ use std::{fs, io::Read, path::Path};
 
 use keiro_control::{
     Config, ConfigError,
-    config::{Membership, PathIndex, PathOrigin, Problem},
+    config::{CostPerGb, Membership, PathIndex, PathOrigin, Problem},
     key::load_private_key,
     network::NetworkState,
 };
@@ -284,15 +284,22 @@ fn idle_cost(config: &Config, number: PathIndex) -> String {
         1 => String::new(),
         lines => format!(" for {lines} paths to peers"),
     };
-    let how = match path.probe_budget {
-        None => "",
-        Some(budget) if budget.is_zero() => ", metered",
-        Some(_) => ", limited by its budget",
+    let how = match (path.is_metered, path.budget) {
+        (true, _) => ", metered",
+        (false, Some(_)) => ", limited by its budget",
+        (false, None) => "",
+    };
+    let money = match path.cost {
+        CostPerGb::ZERO => String::new(),
+        each => {
+            let all = each.get() * cost.bytes.get() as f64 / 1e9;
+            format!(", {all:.2} at {each} per GB")
+        }
     };
     let name = &path.name;
     let bytes = human::bytes(cost.bytes.get());
     let mut text = format!(
-        "path {name}: while it carries nothing, it costs at most {bytes} in 30 days{lines}, both directions together{how}\n"
+        "path {name}: while it carries nothing, it costs at most {bytes} in 30 days{lines}, both directions together{how}{money}\n"
     );
     if cost.exceeds_budget() {
         text.push_str(&format!(

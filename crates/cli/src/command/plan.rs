@@ -2,9 +2,12 @@
 
 use std::{collections::BTreeMap, process::ExitCode};
 
-use keiro_control::protocol::{
-    AssignedBy, DelayTerms, JudgedBy, ModelState, PlanInSite, PlanSnapshot, PlannedApp, Request,
-    Response, StoreState, WhatIf,
+use keiro_control::{
+    config::CostPerGb,
+    protocol::{
+        AssignedBy, DelayTerms, JudgedBy, ModelState, PathRole, PathTermsSnapshot, PlanInSite,
+        PlanSnapshot, PlannedApp, Request, Response, StoreState, WhatIf,
+    },
 };
 use keiro_units::Bandwidth;
 
@@ -222,6 +225,7 @@ fn verdict(plan: &PlanSnapshot, supposed: Supposed, style: Style) -> Vec<String>
     lines.extend(overload_lines(plan).map(|line| style.bad(&line)));
     lines.extend(loss_lines(plan).map(|line| style.bad(&line)));
     lines.extend(unreachable_lines(plan));
+    lines.extend(terms_lines(plan));
     if !plan.newly_unmet.is_empty() {
         let apps = some_of(&plan.newly_unmet);
         lines.push(style.bad(&format!("missed only after the supposed change: {apps}")));
@@ -311,6 +315,26 @@ fn loss_lines(plan: &PlanSnapshot) -> impl Iterator<Item = String> {
     })
 }
 
+/// Applications on backups and on paths that cost something, by path.
+fn terms_lines(plan: &PlanSnapshot) -> impl Iterator<Item = String> {
+    let mut by_path: BTreeMap<&str, (PathTermsSnapshot, Vec<&str>)> = BTreeMap::new();
+    for app in &plan.apps {
+        let Some((path, terms)) = app.path.as_deref().zip(app.path_terms) else {
+            continue;
+        };
+        let (_, apps) = by_path.entry(path).or_insert((terms, Vec::new()));
+        apps.push(&app.name);
+    }
+    by_path.into_iter().filter_map(|(path, (terms, apps))| {
+        let backup = (terms.role == PathRole::Backup).then(|| "a backup".to_owned());
+        let cost = CostPerGb::new(terms.cost_per_gb).filter(|cost| *cost > CostPerGb::ZERO);
+        let cost = cost.map(|cost| format!("at a cost of {cost} per GB"));
+        let spent = terms.budget_spent.then(|| "beyond its budget".to_owned());
+        let what: Vec<String> = [backup, cost, spent].into_iter().flatten().collect();
+        (!what.is_empty()).then(|| format!("{} on {path}, {}", some_of(&apps), what.join(", ")))
+    })
+}
+
 /// Overloaded applications, by reason.
 fn overload_lines(plan: &PlanSnapshot) -> impl Iterator<Item = String> {
     let mut by_reason: BTreeMap<String, Vec<&str>> = BTreeMap::new();
@@ -328,13 +352,19 @@ fn overload_lines(plan: &PlanSnapshot) -> impl Iterator<Item = String> {
 
 /// Applications without a path, by peer.
 fn unreachable_lines(plan: &PlanSnapshot) -> impl Iterator<Item = String> {
-    let mut by_peer: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut by_peer: BTreeMap<(&str, bool), Vec<&str>> = BTreeMap::new();
     for app in plan.apps.iter().filter(|app| app.path.is_none()) {
-        by_peer.entry(&app.peer).or_default().push(&app.name);
+        let is_denied = app.path_terms.is_some_and(|terms| terms.budget_spent);
+        let apps = by_peer.entry((&app.peer, is_denied)).or_default();
+        apps.push(&app.name);
     }
-    by_peer
-        .into_iter()
-        .map(|(peer, apps)| format!("{}: no path to {peer} is up", some_of(&apps)))
+    by_peer.into_iter().map(|((peer, is_denied), apps)| {
+        let but = match is_denied {
+            true => " but those whose budget of the month is used up",
+            false => "",
+        };
+        format!("{}: no path to {peer} is up{but}", some_of(&apps))
+    })
 }
 
 /// Applications for which measurement and model disagree about the latency target.

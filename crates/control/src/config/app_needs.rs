@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use keiro_config::{Located, Report, TableReader, choice};
+use keiro_config::{Located, Report, TableReader, boolean, choice};
 use keiro_units::{ByteCount, Probability};
 
 use super::{
@@ -24,6 +24,7 @@ pub struct AppNeeds {
     pub length: Option<ByteCount>,
     pub interval: Option<Duration>,
     pub paths: PathUse,
+    pub essential: Option<bool>,
 }
 
 impl AppNeeds {
@@ -61,6 +62,7 @@ impl AppNeeds {
             length: None,
             interval: None,
             paths: PathUse::One,
+            essential: None,
         }
     }
 }
@@ -78,6 +80,7 @@ pub(crate) fn app_needs(
     let length = fields.optional(r, "length", length);
     let interval = fields.optional(r, "interval", positive_time);
     let paths = fields.optional(r, "paths", |v| choice(v, PATH_USES));
+    let essential = fields.optional(r, "essential", boolean);
     let class = class?.value;
     refuse_contradictions(class, &latency_target, &lifetime, &length, r);
     let (latency_target, lifetime) = (value(latency_target), value(lifetime));
@@ -89,6 +92,7 @@ pub(crate) fn app_needs(
         length: value(length),
         interval: value(interval),
         paths: value(paths).unwrap_or_default(),
+        essential: value(essential),
     })
 }
 

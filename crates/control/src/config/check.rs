@@ -11,15 +11,15 @@ use std::{
 
 use super::{
     AppIndex, Class, Config, ConfigError, Destination, Family, Forward, Local, Network, PATHS_MAX,
-    PathIndex, Peer, PeerEndpoint, Planner, aggregation,
-    draft::{Draft, ForwardSpans, PeerSpans},
+    Path, PathIndex, Peer, PeerEndpoint, Planner, aggregation,
+    draft::{Draft, DraftGateway, ForwardSpans, PathSpans, PeerSpans},
     embedded::reached_by,
     history, message_tls, tenant,
     values::{is_broadcast, local_kind},
 };
 use crate::network_channel::NETWORK_APP;
 use keiro_config::Report;
-use keiro_model::aggregation::ControllerKind;
+use keiro_model::{aggregation::ControllerKind, path_terms::PathRole};
 use toml::de::DeTable;
 
 /// Checks a whole file.
@@ -36,6 +36,7 @@ pub(super) fn together(draft: &Draft, report: &mut Report<'_>) {
         transports(draft, report);
     }
     wildcard_paths(draft, report);
+    roles(draft, report);
     peers(draft, report);
     forwards(draft, &bound, report);
     let endpoints_of = |(peer, _): &(Peer, PeerSpans)| peer.endpoints.len();
@@ -54,6 +55,22 @@ pub(super) fn together(draft: &Draft, report: &mut Report<'_>) {
     message_tls::check(draft, indices_hold, report);
     if indices_hold {
         endpoints(draft, report);
+    }
+}
+
+/// A backup is one beside other paths.
+fn roles(draft: &Draft, report: &mut Report<'_>) {
+    let is_auto = |gateway: &DraftGateway| gateway.value.auto_uplinks.is_some();
+    let is_backup = |(path, _): &(Path, PathSpans)| path.role == PathRole::Backup;
+    if draft.gateway.as_ref().is_some_and(is_auto) || !draft.paths.iter().all(is_backup) {
+        return;
+    }
+    if let Some((_, PathSpans { role: Some(at), .. })) = draft.paths.first() {
+        report.warn(
+            at,
+            "role: all paths are backups, so they are used as if they were primary",
+            "write role = \"primary\" for the ones to use first",
+        );
     }
 }
 

@@ -242,12 +242,13 @@ fn apps(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
             length,
             interval,
             paths,
+            essential,
             path,
         } = app;
         let peer = config[*peer].name.clone();
         let path = path.map(|p| config[p].name.clone());
         let traffic = (*latency_target, *lifetime, *length, *interval);
-        let traffic = (traffic, *loss);
+        let traffic = (traffic, *loss, *essential);
         (name.to_string(), (*class, peer, (*paths, path), traffic))
     })
 }

@@ -48,6 +48,7 @@ pub(super) struct DraftGateway {
 pub(super) struct PathSpans {
     pub(super) local: Range<usize>,
     pub(super) rate: Option<Range<usize>>,
+    pub(super) role: Option<Range<usize>>,
 }
 
 pub(super) struct PeerSpans {

@@ -1,9 +1,9 @@
-//! What uplinks cost while they carry nothing, and how their budgets are shared.
+//! What uplinks cost while they carry nothing, and which part of their budgets that may be.
 
-use keiro_model::probing;
+use keiro_model::probing::{self, LIMIT_MIN};
 use keiro_units::ByteCount;
 
-use super::{Config, PathIndex, PathOrigin};
+use super::{Budget, Config, Path, PathIndex, PathOrigin};
 
 /// What an uplink costs in 30 days while it carries nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,14 +19,16 @@ pub struct IdleCost {
 impl IdleCost {
     /// What keeps the paths alive takes more than the budget.
     pub fn exceeds_budget(&self) -> bool {
-        self.budget
-            .is_some_and(|budget| !budget.is_zero() && self.bytes > budget)
+        self.budget.is_some_and(|budget| self.bytes > budget)
     }
 }
 
+/// Keepalives and probes take at most this part of a budget, but for what keepalives need. Ours: the rest is for data.
+const PROBES_PART: u64 = 10;
+
 impl Config {
     /// The path that is an uplink's first, of this one.
-    fn uplink_of(&self, path: PathIndex) -> PathIndex {
+    pub fn uplink_of(&self, path: PathIndex) -> PathIndex {
         match self[path].origin {
             PathOrigin::Further(uplink) => uplink,
             PathOrigin::Written | PathOrigin::Auto => path,
@@ -43,11 +45,28 @@ impl Config {
         self.peers.iter().map(further).sum::<u64>().max(1)
     }
 
-    /// What both ends may send on this path to one peer in 30 days to keep it alive and to measure it: its part of the
-    /// uplink's budget. `None`: no limit.
+    /// What both ends may send on this path to one peer in 30 days to keep it alive and to measure it: its share of a
+    /// small part of the uplink's budget. `None`: no limit.
     pub fn probe_limit(&self, path: PathIndex) -> Option<ByteCount> {
-        let budget = self[path].probe_budget?;
-        Some(ByteCount::new(budget.get() / self.lines_over(path)))
+        let Path {
+            is_metered, budget, ..
+        } = &self[path];
+        if *is_metered {
+            return Some(ByteCount::ZERO);
+        }
+        let budget = budget.as_ref()?.bytes.get();
+        let lines = self.lines_over(path);
+        let part = (budget / PROBES_PART).max(LIMIT_MIN.get().saturating_mul(lines));
+        Some(ByteCount::new(part.min(budget) / lines))
+    }
+
+    /// The uplinks that may carry so much in a month, each with all the paths over it.
+    pub fn budgets(&self) -> impl Iterator<Item = (PathIndex, Budget)> + '_ {
+        let budget = |(number, path): (usize, &Path)| {
+            let is_uplink = !matches!(path.origin, PathOrigin::Further(_));
+            Some((PathIndex(number), path.budget.filter(|_| is_uplink)?))
+        };
+        self.paths.iter().enumerate().filter_map(budget)
     }
 
     /// What the uplink of a path costs while it carries nothing.
@@ -60,7 +79,7 @@ impl Config {
         IdleCost {
             lines,
             bytes: ByteCount::new(each.get().saturating_mul(lines)),
-            budget: self[path].probe_budget,
+            budget: self[path].budget.map(|budget| budget.bytes),
         }
     }
 }
@@ -96,7 +115,7 @@ mod tests {
             (1, endpoints, 3),
             (2, endpoints, 6),
         ] {
-            let written = config("monthly_budget = \"1200MB\"\n", peers, endpoint);
+            let written = config("monthly_budget = \"12GB\"\n", peers, endpoint);
             let resolved = written.resolved(&Found::default());
             for path in resolved.with_further(PathIndex(0)) {
                 let limit = resolved.probe_limit(path).map(ByteCount::get);
@@ -107,7 +126,7 @@ mod tests {
             }
         }
         // As many as the peer has uplinks.
-        let written = config("monthly_budget = \"1200MB\"\n", 1, "");
+        let written = config("monthly_budget = \"12GB\"\n", 1, "");
         let mut found = Found::default();
         found
             .wanted
@@ -126,6 +145,10 @@ mod tests {
         assert!(metered.bytes.get() <= 3 * 30 * 10 * MB, "{metered:?}");
         let any = config("", 1, "").idle_cost(PathIndex(0));
         assert_eq!(any.budget, None);
+        // What keepalives need comes before the part that is left for data.
+        let little = config("monthly_budget = \"200MB\"\n", 2, "");
+        let limit = little.probe_limit(PathIndex(0)).map(ByteCount::get);
+        assert_eq!(limit, Some(60 * MB));
         assert!(any.bytes.get() <= 1000 * MB, "{any:?}");
     }
 }

@@ -14,7 +14,8 @@ use keiro_config::{
     Located, TableReader, boolean, choice, choice_or_unoffered, file_name, quantity,
     socket_address, type_name,
 };
-use keiro_units::{ByteCount, Probability};
+use keiro_model::path_terms::{CostPerGb, PathRole};
+use keiro_units::Probability;
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
@@ -23,7 +24,7 @@ use toml::{
 use crate::network_channel::RESERVED_PREFIX;
 
 use super::{
-    App, AppIndex, CONFIG_ENTRIES_MAX, Config, ConfigError, DEFAULT_CONTROL_SOCKET,
+    App, AppIndex, Budget, CONFIG_ENTRIES_MAX, Config, ConfigError, DEFAULT_CONTROL_SOCKET,
     DEFAULT_PRIVATE_KEY_FILE, DEFAULT_REASSEMBLY_MAX, DEFAULT_STATE_DIRECTORY, Destination,
     FILE_LIMITS, Forward, Gateway, Listener, Name, Origin, Path, PathIndex, PathOrigin, PathUse,
     Peer, PeerIndex, PeerOrigin, Planner, RENAMED_KEYS, Scheduler, Transport, aggregation,
@@ -36,9 +37,9 @@ use super::{
     network::networks,
     store, tenant,
     values::{
-        default_probe_share, endpoint_address, group, local_address, monthly_budget, mtu, name,
-        place, probe_share, public_key, rate, reassembly, socket_file_name, text, time, value,
-        value_or,
+        ROLES, budget_day, cost_per_gb, default_probe_share, endpoint_address, group,
+        local_address, monthly_budget, mtu, name, place, probe_share, public_key, rate, reassembly,
+        socket_file_name, text, time, value, value_or,
     },
 };
 
@@ -249,15 +250,13 @@ impl Reader<'_> {
         let mtu_max = fields.optional(r, "mtu_max", mtu);
         let metered = fields.optional(r, "metered", boolean);
         let budget = fields.optional(r, "monthly_budget", monthly_budget);
+        let day = fields.optional(r, "budget_day", budget_day);
+        let role = fields.optional(r, "role", |v| choice(v, ROLES));
+        let cost = fields.optional(r, "cost_per_gb", cost_per_gb);
         fields.refuse_unknown_keys(r);
-        let is_metered = metered.as_ref().is_some_and(|metered| metered.value);
-        if let (true, Some(budget)) = (is_metered, &budget) {
-            let message = "monthly_budget: a metered path carries keepalives only";
-            r.add(
-                &budget.at,
-                message,
-                "write either metered = true or monthly_budget",
-            );
+        if let (None, Some(day)) = (&budget, &day) {
+            let message = "budget_day: without monthly_budget nothing begins anew";
+            r.add(&day.at, message, "write monthly_budget, or remove it");
         }
         let local = local?;
         let path = Path {
@@ -267,14 +266,18 @@ impl Reader<'_> {
             rate: rate.as_ref().map(|rate| rate.value),
             delay: value(delay),
             mtu_max: value(mtu_max),
-            probe_budget: match is_metered {
-                true => Some(ByteCount::ZERO),
-                false => value(budget),
-            },
+            is_metered: value(metered).unwrap_or(false),
+            budget: value(budget).map(|bytes| Budget {
+                bytes,
+                day: value(day).unwrap_or(1),
+            }),
+            role: role.as_ref().map_or(PathRole::Primary, |role| role.value),
+            cost: value(cost).unwrap_or(CostPerGb::ZERO),
         };
         let spans = PathSpans {
             local: local.at,
             rate: rate.map(|rate| rate.at),
+            role: role.map(|role| role.at),
         };
         Some((path, spans))
     }

@@ -9,6 +9,8 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
+use keiro_model::path_terms::{CostPerGb, PathRole};
+
 use super::{
     AutoUplinks, Config, Family, HostName, InterfaceLocal, Local, NAME_BYTES_MAX, Name, PATHS_MAX,
     Path, PathIndex, PathOrigin, Peer, PeerEndpoint, PeerOrigin, Withheld,
@@ -121,7 +123,10 @@ impl Config {
                 rate: auto.rate,
                 delay: None,
                 mtu_max: None,
-                probe_budget: None,
+                is_metered: false,
+                budget: None,
+                role: PathRole::Primary,
+                cost: CostPerGb::ZERO,
             });
         }
     }

@@ -284,10 +284,16 @@ const PATH_OPTIONS: &str = "\
 #delay = \"10ms\"
 # Upper bound of the search for the path MTU, as a whole IP packet. Default: the interface's.
 #mtu_max = \"1500B\"
-# A line that is paid by volume: while it carries nothing, keepalives only (2 MB a day). Or what it may cost in
-# 30 days, both directions.
+# \"backup\": only for what the other paths cannot serve in time, and while they are down.
+#role = \"primary\"
+# What its bytes cost; a path that costs more is used only for a latency target that the others miss.
+#cost_per_gb = 3.5
+# A line that is paid by volume: while it carries nothing, keepalives only (2 MB a day).
 #metered = false
-#monthly_budget = \"1GB\"
+# What it may carry in a month, both directions; then keepalives only, and essential applications that have no other
+# path. The day on which that begins anew.
+#monthly_budget = \"10GB\"
+#budget_day = 1
 ";
 
 const REST: &str = "
@@ -358,6 +364,8 @@ const REST: &str = "
 #interval = \"100ms\"
 # \"spread\": each part of its data takes the path by which it arrives first, so that it gets the rate of all paths.
 #paths = \"one\"
+# Whether it may use a path whose budget is used up if there is no other. Default: with a latency target of up to 150ms.
+#essential = true
 # Pins the application to this path.
 #path = \"path2\"
 

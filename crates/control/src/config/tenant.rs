@@ -38,7 +38,7 @@ use self::values::{
 pub(crate) use self::values::{is_forwarded, prefixes};
 pub(super) use self::{
     member::member,
-    values::{confined, count, device, integer},
+    values::{confined, count, device, integer, number},
 };
 use super::{
     AppIndex, Config, Name, PeerIndex,

@@ -6,6 +6,7 @@ mod files;
 mod interfaces;
 mod members;
 mod tenants;
+mod terms;
 
 const KEY: &str = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
 
@@ -153,7 +154,7 @@ fn a_report_shows_the_line_and_a_caret() {
     assert_eq!(
         report,
         "/etc/keiro/gateway.toml:13:2: unknown key `mtu` in [[path]]; known keys are name, local, interface, port, \
-         family, rate, delay, mtu_max, metered, monthly_budget\n  13 |  mtu = \"1500B\"\n     |  ^^^"
+         family, rate, delay, mtu_max, metered, monthly_budget, budget_day, role, cost_per_gb\n  13 |  mtu = \"1500B\"\n     |  ^^^"
     );
 }
 

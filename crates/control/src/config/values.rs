@@ -8,13 +8,17 @@ use std::{
 };
 
 use keiro_config::{Located, ValueError, file_name, quantity, shown, socket_address, string};
-use keiro_model::probing::LIMIT_MIN;
+use keiro_model::{
+    path_terms::{CostPerGb, PathRole},
+    probing::LIMIT_MIN,
+};
 use keiro_units::{Bandwidth, ByteCount, Probability};
 use toml::de::DeValue;
 
 use super::{
     MESSAGE_BYTES_MAX, MTU_MAX, MTU_MIN, NAME_BYTES_MAX, Name, PATH_RATE_MAX, PATH_RATE_MIN,
     embedded::reached_by,
+    tenant::{integer, number},
 };
 use crate::{key::PublicKey, units::Text};
 
@@ -177,6 +181,27 @@ pub(super) fn probe_share(value: &DeValue<'_>) -> Result<Probability, ValueError
     }
     Ok(share)
 }
+
+/// Money per gigabyte, to a millionth.
+pub(super) fn cost_per_gb(value: &DeValue<'_>) -> Result<CostPerGb, ValueError> {
+    let (units, _) = number(value)?;
+    CostPerGb::new(units)
+        .ok_or_else(|| ValueError::new("no cost per gigabyte", "write a number from 0 to 1000000"))
+}
+
+/// A day that every month has.
+pub(super) fn budget_day(value: &DeValue<'_>) -> Result<u8, ValueError> {
+    let day = u8::try_from(integer(value)?).ok();
+    day.filter(|day| (1..=28).contains(day)).ok_or_else(|| {
+        ValueError::new(
+            "not a day that every month has",
+            "write a number from 1 to 28",
+        )
+    })
+}
+
+pub(super) const ROLES: &[(&str, PathRole)] =
+    &[("primary", PathRole::Primary), ("backup", PathRole::Backup)];
 
 /// At least what keepalives take, at most what no line carries in a month.
 pub(super) fn monthly_budget(value: &DeValue<'_>) -> Result<ByteCount, ValueError> {

@@ -44,6 +44,8 @@ pub fn severity(kind: &EventKind) -> Severity {
         | EventKind::UnitContradicted { .. }
         | EventKind::StoreLost { .. }
         | EventKind::StoreNotice { .. }
+        | EventKind::BudgetWarning { .. }
+        | EventKind::BudgetSpent { .. }
         | EventKind::JoinRefused { .. }
         | EventKind::EventsLost { .. } => Severity::Warning,
         EventKind::MtuChanged {
@@ -58,6 +60,7 @@ pub fn severity(kind: &EventKind) -> Severity {
         | EventKind::DeviceRestored { .. }
         | EventKind::PrefixRouted { .. }
         | EventKind::StoreConnected { .. }
+        | EventKind::BudgetRenewed { .. }
         | EventKind::Started { .. }
         | EventKind::SiteJoined { .. } => Severity::Recovery,
         EventKind::KeyChanged { .. } | EventKind::MtuChanged { .. } => Severity::Debug,

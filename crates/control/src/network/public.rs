@@ -120,6 +120,8 @@ pub struct PublishedApp {
     interval: Option<Text<Duration>>,
     #[serde(default, skip_serializing_if = "PathUse::is_one")]
     paths: PathUse,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    essential: Option<bool>,
 }
 
 /// Why what came from a hub, or was kept, is not taken.
@@ -363,6 +365,7 @@ impl PublishedApp {
             length: needs.length.map(Text),
             interval: needs.interval.map(Text),
             paths: needs.paths,
+            essential: needs.essential,
         }
     }
 
@@ -375,6 +378,7 @@ impl PublishedApp {
             length: self.length.map(|text| text.0),
             interval: self.interval.map(|text| text.0),
             paths: self.paths,
+            essential: self.essential,
         };
         (self.name.clone(), needs)
     }

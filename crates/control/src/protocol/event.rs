@@ -393,6 +393,25 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         lost_seconds: Option<f64>,
     },
+    /// Four fifths of an uplink's budget of the month are used up.
+    BudgetWarning {
+        path: String,
+        /// Bytes of IP packets in both directions.
+        used_bytes: u64,
+        budget_bytes: u64,
+        /// The day on which the next month begins, UTC.
+        ends: String,
+    },
+    /// The budget is used up: the uplink carries only keepalives, and essential applications that have no other path.
+    BudgetSpent {
+        path: String,
+        used_bytes: u64,
+        budget_bytes: u64,
+        /// The day on which the next month begins, UTC.
+        ends: String,
+    },
+    /// A month has begun, after one of these.
+    BudgetRenewed { path: String, budget_bytes: u64 },
     /// Something in the plan store cannot be used.
     StoreNotice {
         /// What, and what became of it.
@@ -567,7 +586,7 @@ pub enum JudgedBy {
 
 impl EventKind {
     /// The names of all events of this version.
-    pub const NAMES: [&'static str; 43] = [
+    pub const NAMES: [&'static str; 46] = [
         "started",
         "draining",
         "peer_up",
@@ -608,6 +627,9 @@ impl EventKind {
         "store_lost",
         "store_connected",
         "store_notice",
+        "budget_warning",
+        "budget_spent",
+        "budget_renewed",
         "site_joined",
         "join_refused",
         "events_lost",
@@ -656,6 +678,9 @@ impl EventKind {
             Self::StoreLost { .. } => "store_lost",
             Self::StoreConnected { .. } => "store_connected",
             Self::StoreNotice { .. } => "store_notice",
+            Self::BudgetWarning { .. } => "budget_warning",
+            Self::BudgetSpent { .. } => "budget_spent",
+            Self::BudgetRenewed { .. } => "budget_renewed",
             Self::SiteJoined { .. } => "site_joined",
             Self::JoinRefused { .. } => "join_refused",
             Self::EventsLost { .. } => "events_lost",

@@ -19,7 +19,7 @@ pub use self::plan::{
     PlanInSite, PlanSnapshot, PlannedApp, SharedLineSnapshot, SpreadPathSnapshot,
 };
 use super::{AggregationParameters, Event, HistorySnapshot, JudgedBy, Stats, Timestamp};
-use crate::config::{Class, Planner, Scheduler};
+use crate::config::{self, Class, PathTerms, Planner, Scheduler};
 
 /// Version of the gateway and of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -211,6 +211,68 @@ pub struct PathSnapshot {
     /// Other gateways of the site on it; absent: there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_line: Option<SharedLineSnapshot>,
+    /// On which terms both gateways use it; absent: it is a primary path that costs nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_terms: Option<PathTermsSnapshot>,
+    /// What its uplink may carry this month, to all peers together; absent: any amount.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<BudgetSnapshot>,
+}
+
+/// On which terms a path to a peer is used. Those of both ends count: one that is a backup at either end is a backup,
+/// and its costs are added.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PathTermsSnapshot {
+    pub role: PathRole,
+    /// Money per 10^9 bytes.
+    pub cost_per_gb: f64,
+    /// The budget of the month is used up, here or at the peer: only keepalives remain, and essential applications that
+    /// have no other path.
+    pub budget_spent: bool,
+}
+
+/// Whether a path is for all traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum PathRole {
+    Primary,
+    /// It carries an application only while no primary path meets its needs.
+    Backup,
+    /// A role of a newer gateway.
+    #[serde(other)]
+    Unknown,
+}
+
+/// What an uplink may carry in a month, and what it has carried: bytes of IP packets in both directions, of all its
+/// paths.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct BudgetSnapshot {
+    /// The path of the uplink; others over it share the budget.
+    pub uplink: String,
+    pub budget_bytes: u64,
+    pub used_bytes: u64,
+    pub left_bytes: u64,
+    /// The day on which the month began, UTC: `2026-11-01`.
+    pub began: String,
+    /// The day on which the next one begins.
+    pub ends: String,
+}
+
+impl PathTermsSnapshot {
+    /// `None`: a primary path that costs nothing.
+    pub fn of(terms: PathTerms) -> Option<Self> {
+        (terms != PathTerms::FREE).then(|| Self {
+            role: match terms.role {
+                config::PathRole::Primary => PathRole::Primary,
+                config::PathRole::Backup => PathRole::Backup,
+            },
+            cost_per_gb: terms.cost.get(),
+            budget_spent: terms.is_spent,
+        })
+    }
 }
 
 /// How small packets are aggregated on a path, from here to the peer.
@@ -414,10 +476,12 @@ pub struct AppSnapshot {
     /// The path in use now; absent: none, messages wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// While no path to the peer is up, the one that it was on last; absent: one is up, or it has
-    /// not been on any.
+    /// While it is on none, the one that it was on last; absent: it is on one, or has not been on any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_path: Option<String>,
+    /// Why it is on no path: `no path to osaka is up`; absent: it is on one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_path: Option<String>,
     /// What it sends leaves by several paths: how much by which, since the start. Absent: it takes one path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread: Option<Vec<SpreadPathSnapshot>>,

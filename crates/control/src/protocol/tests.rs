@@ -242,6 +242,7 @@ fn numbers_say_their_unit() {
         "_bytes",
         "_bits_per_second",
         "_ratio",
+        "_per_gb",
         "_packets",
         "_connections",
         "_batches",

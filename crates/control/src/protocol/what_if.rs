@@ -1,12 +1,17 @@
 //! What a plan may suppose: changes that have not happened.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    time::Duration,
+};
 
 use keiro_units::{Bandwidth, Probability};
 use serde::{Deserialize, Serialize};
 
+use super::PathRole;
 use crate::{
-    config::{Name, PATH_RATE_MAX, PATH_RATE_MIN},
+    config::{CostPerGb, Name, PATH_RATE_MAX, PATH_RATE_MIN},
     units::{Quantity, Text, UnitError},
 };
 
@@ -16,7 +21,8 @@ use crate::{
 /// |---|---|
 /// | `lose PATH` | the path is down |
 /// | `add APP`, `add 5 APP` | as many more applications like this one |
-/// | `set PATH rate=50Mbit delay=80ms loss=5%` | the path is like this; one of the three is enough |
+/// | `set PATH rate=50Mbit delay=80ms loss=5%` | the path is like this; one of them is enough |
+/// | `set PATH role=backup cost=3.5 budget=spent` | the path is used on these terms; or `role=primary`, `budget=left` |
 /// | `latency-target APP 20ms`, `latency-target APP none` | the application has this latency target |
 ///
 /// `latency_target` is read as `latency-target`. So is `demand`, the word of 0.1.0, in this release.
@@ -44,6 +50,15 @@ pub enum WhatIf {
         /// The part of its packets that is lost; absent: as it is.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         loss_ratio: Option<f64>,
+        /// Its role at this end; absent: as it is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        role: Option<PathRole>,
+        /// Money per 10^9 bytes at this end; absent: as it is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cost_per_gb: Option<f64>,
+        /// The budget of the month is used up; absent: as it is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        budget_spent: Option<bool>,
     },
     /// An application has another latency target.
     #[serde(alias = "set_demand")]
@@ -70,7 +85,7 @@ pub enum WhatIfError {
     /// None of the forms.
     #[error(
         "`{0}` supposes nothing; try: \"lose PATH\", \"add 5 APP\", \"set PATH rate=50Mbit delay=80ms \
-         loss=5%\" or \"latency-target APP 20ms\""
+         loss=5% role=backup cost=3.5 budget=spent\" or \"latency-target APP 20ms\""
     )]
     Form(String),
     /// A value that is none.
@@ -106,6 +121,12 @@ pub enum InvalidValue {
     /// Everything, or no ratio at all.
     #[error("a loss must be 0 % to 90 %; try: lose the path instead")]
     Loss,
+    /// Negative, more than a million, or no number.
+    #[error("a cost per gigabyte must be a number from 0 to 1000000")]
+    Cost,
+    /// A role of another version.
+    #[error("the role of a path must be primary or backup")]
+    Role,
     /// 0 s, more than a day, or no time at all.
     #[error("a latency target must be more than 0 s and at most 24 h; try: none")]
     LatencyTarget,
@@ -161,8 +182,16 @@ impl WhatIf {
                 rate_bits_per_second,
                 delay_seconds,
                 loss_ratio,
+                role,
+                cost_per_gb,
                 ..
             } => {
+                if cost_per_gb.is_some_and(|cost| CostPerGb::new(cost).is_none()) {
+                    return Err(InvalidValue::Cost);
+                }
+                if *role == Some(PathRole::Unknown) {
+                    return Err(InvalidValue::Role);
+                }
                 let possible =
                     PATH_RATE_MIN.as_bits_per_second()..=PATH_RATE_MAX.as_bits_per_second();
                 let delay = delay_seconds.unwrap_or_default();
@@ -201,11 +230,17 @@ impl WhatIf {
                 rate_bits_per_second,
                 delay_seconds,
                 loss_ratio,
+                role,
+                cost_per_gb,
+                budget_spent,
             } => {
                 let given = [
                     ("rate", rate_bits_per_second.is_some()),
                     ("delay", delay_seconds.is_some()),
                     ("loss", loss_ratio.is_some()),
+                    ("role", role.is_some()),
+                    ("cost", cost_per_gb.is_some()),
+                    ("budget", budget_spent.is_some()),
                 ];
                 let given = given.into_iter().filter(|(_, given)| *given);
                 given.map(|(key, _)| format!("{path}'s {key}")).collect()
@@ -269,6 +304,9 @@ impl fmt::Display for WhatIf {
                 rate_bits_per_second,
                 delay_seconds,
                 loss_ratio,
+                role,
+                cost_per_gb,
+                budget_spent,
             } => {
                 write!(f, "set {path}")?;
                 if let Some(rate) = rate_bits_per_second {
@@ -279,8 +317,22 @@ impl fmt::Display for WhatIf {
                     write!(f, " delay={}", time(*delay))?;
                 }
                 match loss_ratio.map(|loss| (Probability::new(loss), loss)) {
-                    Some((Some(loss), _)) => write!(f, " loss={}", Text(loss)),
-                    Some((None, loss)) => write!(f, " loss={loss}"),
+                    Some((Some(loss), _)) => write!(f, " loss={}", Text(loss))?,
+                    Some((None, loss)) => write!(f, " loss={loss}")?,
+                    None => {}
+                }
+                match role {
+                    Some(PathRole::Backup) => write!(f, " role=backup")?,
+                    Some(PathRole::Primary) => write!(f, " role=primary")?,
+                    Some(PathRole::Unknown) => write!(f, " role=unknown")?,
+                    None => {}
+                }
+                if let Some(cost) = cost_per_gb {
+                    write!(f, " cost={cost}")?;
+                }
+                match budget_spent {
+                    Some(true) => write!(f, " budget=spent"),
+                    Some(false) => write!(f, " budget=left"),
                     None => Ok(()),
                 }
             }
@@ -311,40 +363,77 @@ fn number_of(count: &str) -> Result<u64, WhatIfError> {
 
 /// `None`: not of the form.
 fn set_path(name: String, values: &[&str]) -> Option<Result<WhatIf, WhatIfError>> {
-    let (mut rate, mut delay, mut loss) = (None, None, None);
+    let mut set = PathValues::default();
+    let mut written = BTreeSet::new();
     for word in values {
         let (key, text) = word.split_once('=')?;
-        let written = match key {
-            "rate" => rate.is_some(),
-            "delay" => delay.is_some(),
-            "loss" => loss.is_some(),
-            _ => return None,
-        };
-        if written {
+        if !written.insert(key) {
             return Some(Err(WhatIfError::Twice {
                 key: key.to_owned(),
                 text: format!("set {name} {}", values.join(" ")),
             }));
         }
-        let done = match key {
-            "rate" => value(text).map(|found: Bandwidth| {
-                rate = Some(found.as_bits_per_second());
-            }),
-            "delay" => value(text).map(|found: Duration| {
-                delay = Some(found.as_secs_f64());
-            }),
-            _ => value(text).map(|found: Probability| loss = Some(found.get())),
-        };
-        if let Err(error) = done {
+        if let Err(error) = set.set(key, text)? {
             return Some(Err(error));
         }
     }
     Some(Ok(WhatIf::SetPath {
         path: name,
-        rate_bits_per_second: rate,
-        delay_seconds: delay,
-        loss_ratio: loss,
+        rate_bits_per_second: set.rate,
+        delay_seconds: set.delay,
+        loss_ratio: set.loss,
+        role: set.role,
+        cost_per_gb: set.cost,
+        budget_spent: set.budget_spent,
     }))
+}
+
+/// What [`WhatIf::SetPath`] sets.
+#[derive(Default)]
+struct PathValues {
+    rate: Option<u64>,
+    delay: Option<f64>,
+    loss: Option<f64>,
+    role: Option<PathRole>,
+    cost: Option<f64>,
+    budget_spent: Option<bool>,
+}
+
+impl PathValues {
+    /// `None`: there is no such key, or it has no such value.
+    fn set(&mut self, key: &str, text: &str) -> Option<Result<(), WhatIfError>> {
+        match key {
+            "rate" => match value::<Bandwidth>(text) {
+                Ok(rate) => self.rate = Some(rate.as_bits_per_second()),
+                Err(error) => return Some(Err(error)),
+            },
+            "delay" => match value::<Duration>(text) {
+                Ok(delay) => self.delay = Some(delay.as_secs_f64()),
+                Err(error) => return Some(Err(error)),
+            },
+            "loss" => match value::<Probability>(text) {
+                Ok(loss) => self.loss = Some(loss.get()),
+                Err(error) => return Some(Err(error)),
+            },
+            "role" => {
+                self.role = Some(match text {
+                    "primary" => PathRole::Primary,
+                    "backup" => PathRole::Backup,
+                    _ => return None,
+                });
+            }
+            "cost" => self.cost = Some(text.parse().ok()?),
+            "budget" => {
+                self.budget_spent = Some(match text {
+                    "spent" => true,
+                    "left" => false,
+                    _ => return None,
+                });
+            }
+            _ => return None,
+        }
+        Some(Ok(()))
+    }
 }
 
 fn value<T: Quantity>(text: &str) -> Result<T, WhatIfError> {
@@ -382,6 +471,21 @@ mod tests {
                     rate_bits_per_second: Some(50_000_000),
                     delay_seconds: None,
                     loss_ratio: Some(0.05),
+                    role: None,
+                    cost_per_gb: None,
+                    budget_spent: None,
+                },
+            ),
+            (
+                "set osaka role=backup cost=3.5 budget=spent",
+                WhatIf::SetPath {
+                    path: "osaka".to_owned(),
+                    rate_bits_per_second: None,
+                    delay_seconds: None,
+                    loss_ratio: None,
+                    role: Some(PathRole::Backup),
+                    cost_per_gb: Some(3.5),
+                    budget_spent: Some(true),
                 },
             ),
             (

@@ -1,6 +1,6 @@
 //! The sentences for applications of the path-selection paper.
 
-use keiro_control::config::PeerIndex;
+use keiro_control::config::{CostPerGb, PathRole, PathTerms, PeerIndex};
 use keiro_planner::{
     delay::AppSpec,
     queueing::{Offered, OtherGateway, Traffic},
@@ -8,7 +8,7 @@ use keiro_planner::{
 };
 use keiro_units::ByteCount;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{text::distinct, *};
 use crate::planning::{
@@ -49,6 +49,8 @@ fn explained_in_site(
         move_triggers: &problem.thresholds(index, &ForecastState::default()),
         in_site: false,
         assigned: None,
+        spent: BTreeSet::new(),
+        no_path: None,
         hold_downs: BTreeMap::new(),
         shared: &input.shared,
         store_lost,
@@ -85,6 +87,8 @@ fn measured_delays_have_mean_and_p99() {
         move_triggers: &[],
         in_site: false,
         assigned: None,
+        spent: BTreeSet::new(),
+        no_path: None,
         hold_downs: BTreeMap::new(),
         shared: &SharedLines::default(),
         store_lost: None,
@@ -311,6 +315,43 @@ fn how_old_it_is_what_is_known_of_other_gateways_is_said() {
     let (text, _) = explained_in_site(&config, &placed([0, 0, 1, 0, 1]), 2, lost);
     assert!(
         text.contains("what other gateways send is not known"),
+        "{text}"
+    );
+}
+
+#[test]
+fn role_and_cost_are_named() {
+    let mut config = paper("", "");
+    config.paths[0].cost = CostPerGb::new(3.5).unwrap();
+    let (text, views) = explained(&config, &placed([0, 0, 1, 0, 1]), 2);
+    assert!(
+        !text.contains("per GB.") && text.contains("; costs 3.50 per GB more"),
+        "{text}"
+    );
+    assert!(views[1].path_terms.is_none());
+    config.paths[1].role = PathRole::Backup;
+    let (text, _) = explained(&config, &placed([0, 0, 1, 0, 1]), 2);
+    assert!(
+        text.contains("path2 is a backup: no primary path meets its target."),
+        "{text}"
+    );
+    let (text, views) = explained(&config, &placed([0; 5]), 0);
+    assert!(text.contains("path1 costs 3.50 per GB."), "{text}");
+    let verdict = &views[1].verdict;
+    assert!(
+        verdict.contains("; meets the target too, but is a backup"),
+        "{verdict}"
+    );
+    assert!(verdict.contains("; costs 3.50 per GB less"), "{verdict}");
+    let mut input = placed([1; 5]).without(PathIndex(0));
+    let spent = PathTerms {
+        is_spent: true,
+        ..PathTerms::FREE
+    };
+    input.terms.insert((PathIndex(1), PeerIndex(0)), spent);
+    let (text, _) = explained(&config, &input, 2);
+    assert!(
+        text.contains("it is essential and has no other path"),
         "{text}"
     );
 }

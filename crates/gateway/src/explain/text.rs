@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use keiro_control::{
-    config::{Class, Planner},
+    config::{Class, CostPerGb, PathRole, PathTerms, Planner},
     protocol::{AssignedBy, DelaySummary},
     rounded::{bytes, duration, percent, rate},
     units::Text,
@@ -29,6 +29,7 @@ impl Subject<'_> {
             text.push_str(&self.forecast_sentence(current));
             text.push_str(&self.target_sentence(&current.expected));
             text.push_str(&self.loss_sentence(current));
+            text.push_str(&self.terms_sentence(current));
             text.push_str(&others_sentence(current));
         }
         text.push_str(&self.moves_sentence());
@@ -53,8 +54,8 @@ impl Subject<'_> {
             let last = self.last.map_or_else(String::new, |last| {
                 format!("; its last path was {}", self.name(last))
             });
-            let peer = &self.config[self.app.peer].name;
-            return format!("{app} has no path: no path to {peer} is up{last}.");
+            let why = self.no_path.unwrap_or("it waits for one");
+            return format!("{app} has no path: {why}{last}.");
         };
         let path = self.name(path);
         match self.by {
@@ -180,6 +181,61 @@ impl Subject<'_> {
             _ => "it stays as it is assigned to the path",
         };
         format!(" On {path} it {}; {what}.", loses_too_much(excess))
+    }
+
+    /// Role and cost of the path in use, where it has any.
+    fn terms_sentence(&self, candidate: &Candidate) -> String {
+        let PathTerms {
+            role,
+            cost,
+            is_spent,
+        } = candidate.terms;
+        let path = self.name(candidate.path);
+        let mut text = String::new();
+        if role == PathRole::Backup {
+            let why = match self.by {
+                AssignedBy::Planner => self.why_on_backup(),
+                _ => "it stays as it is assigned to the path",
+            };
+            text.push_str(&format!(" {path} is a backup: {why}."));
+        }
+        if cost > CostPerGb::ZERO {
+            text.push_str(&format!(" {path} costs {cost} per GB."));
+        }
+        if is_spent {
+            text.push_str(&format!(
+                " The budget of {path} for this month is used up; it is essential and has no other path."
+            ));
+        }
+        text
+    }
+
+    /// Why the planner has it on a backup.
+    fn why_on_backup(&self) -> &'static str {
+        let is_primary = |candidate: &&Candidate| {
+            let terms = candidate.terms;
+            terms.role == PathRole::Primary && !terms.is_spent
+        };
+        let primary = || self.candidates.iter().filter(is_primary);
+        if primary().next().is_none() {
+            return "no primary path is up";
+        }
+        if self.app.latency_target.is_none() {
+            return "no primary path may be used yet, or each loses too much";
+        }
+        let meeting: Vec<&Candidate> = primary()
+            .filter(|path| path.expected.met == Some(true))
+            .collect();
+        match meeting.iter().any(|path| path.newly_unmet.is_empty()) {
+            true => {
+                "a primary path meets its target, too; it goes there as soon as that leaves a fifth of the target to \
+                 spare, or after five minutes"
+            }
+            false if !meeting.is_empty() => {
+                "on a primary path it would cost other applications their targets"
+            }
+            false => "no primary path meets its target",
+        }
     }
 
     fn moves_sentence(&self) -> String {

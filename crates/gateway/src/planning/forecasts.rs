@@ -72,6 +72,23 @@ impl<'a> Forecasts<'a> {
         }
     }
 
+    /// The same for a problem that differs in what applications may take only. What is known goes along until it is
+    /// [taken back](Self::take_back).
+    pub(super) fn lend<'b>(&mut self, problem: &'b PlanningProblem) -> Forecasts<'b>
+    where
+        'a: 'b,
+    {
+        Forecasts {
+            problem,
+            forecast_state: self.forecast_state,
+            known: std::mem::take(&mut self.known),
+        }
+    }
+
+    pub(super) fn take_back(&mut self, lent: Forecasts<'_>) {
+        self.known = lent.known;
+    }
+
     /// The forecasts, as they are shown, for exactly `members` (ascending) on `path`.
     pub(super) fn shown(&mut self, path: usize, members: &[usize]) -> &[DelayForecast] {
         self.of(path, members, resolution(members.len()))

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use keiro_control::config::{App, AppIndex, PathIndex, PeerIndex};
+use keiro_control::config::{App, AppIndex, Config, PathIndex, PathTerms, PeerIndex};
 use keiro_planner::{
     delay::AppSpec,
     queueing::{Spread, Traffic, TrafficWindow, WindowHalf},
@@ -27,12 +27,17 @@ pub(crate) struct PlannerInput {
     /// Paths to peers, up or down, that flap. Applications that are to be on one of them wait elsewhere until
     /// it has stayed up.
     pub(crate) flapping: BTreeSet<(PathIndex, PeerIndex)>,
+    /// Of paths to peers, beside what the configuration says of them: the terms of the other end, and whose budget is
+    /// used up.
+    pub(crate) terms: BTreeMap<(PathIndex, PeerIndex), PathTerms>,
     /// What paths lose of applications, where that is more than these tolerate.
     pub(crate) excess_losses: BTreeMap<(AppIndex, PathIndex), ExcessLoss>,
     /// Applications that an operator has put on a path.
     pub(crate) operator: BTreeMap<AppIndex, PathIndex>,
     /// The present path of each application, or the one it was on last.
     pub(crate) now: BTreeMap<AppIndex, PathIndex>,
+    /// Applications that are on no path: what they send waits.
+    pub(crate) waiting: BTreeSet<AppIndex>,
     /// The path that the site's plan gives them, if there is a site.
     pub(crate) site: BTreeMap<AppIndex, PathIndex>,
     /// Measured traffic, where enough was measured.
@@ -43,6 +48,9 @@ pub(crate) struct PlannerInput {
     pub(crate) traffic_windows: BTreeMap<AppIndex, TrafficWindow>,
     /// Measured delays, where enough messages were measured on the present path.
     pub(crate) measured: BTreeMap<AppIndex, MeasuredDelay>,
+    /// Applications that have been on a path that costs more than they may need for so long that they return as soon as
+    /// a cheaper one meets their target.
+    pub(crate) overdue: BTreeSet<AppIndex>,
     /// No application has sent anything yet, so moves disturb none.
     pub(crate) unused: bool,
     /// What other gateways of the site send over the paths.
@@ -197,6 +205,8 @@ impl PlannerInput {
         self.up != now.up
             || self.hold_downs != now.hold_downs
             || self.flapping != now.flapping
+            || self.terms != now.terms
+            || self.overdue != now.overdue
             || self.excess_losses != now.excess_losses
             || self.site != now.site
             || self.workloads != now.workloads
@@ -219,6 +229,12 @@ impl PlannerInput {
     /// it stays.
     pub(crate) fn is_damped(&self, path: PathIndex, app: AppIndex, peer: PeerIndex) -> bool {
         self.flapping.contains(&(path, peer)) && self.now.get(&app) != Some(&path)
+    }
+
+    /// On which terms a path to a peer is used, both ends and its budget considered.
+    pub(crate) fn terms(&self, config: &Config, path: PathIndex, peer: PeerIndex) -> PathTerms {
+        let more = self.terms.get(&(path, peer)).copied();
+        config[path].terms().with(more.unwrap_or(PathTerms::FREE))
     }
 
     /// What `path` loses of an application, where that is more than it tolerates.

@@ -10,10 +10,12 @@
 //! - [`forecast`], [`forecasts`]: the queueing model's delays for the scheduler in use.
 //! - [`refine`], [`search`], [`improve`]: corrects the planner's answer where the forecast finds a
 //!   target unmet.
+//! - [`economy`]: takes applications back from paths that cost more than they need.
 //! - [`solve`]: puts these together into a [`plan`].
 //!
 
 mod arrange;
+mod economy;
 mod expected_delay;
 pub(crate) mod forecast;
 mod forecasts;

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use keiro_control::{
-    config::{AppIndex, PathIndex},
+    config::{AppIndex, PathIndex, PathTerms},
     protocol::AssignedBy,
 };
 use keiro_planner::{
@@ -49,6 +49,8 @@ pub(crate) struct AppAssignment {
     pub(crate) met: Option<bool>,
     /// What the path loses of it, where that is more than it tolerates.
     pub(crate) excess_loss: Option<ExcessLoss>,
+    /// On which terms its path is used.
+    pub(crate) terms: PathTerms,
 }
 
 impl Plan {
@@ -135,4 +137,5 @@ pub(super) const UNASSIGNED: AppAssignment = AppAssignment {
     expected: None,
     met: None,
     excess_loss: None,
+    terms: PathTerms::FREE,
 };

@@ -3,16 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use keiro_control::{
-    config::{self, App, AppIndex, Class, Config, PathIndex, PeerIndex, Planner, Scheduler},
+    config::{
+        self, App, AppIndex, Class, Config, PathIndex, PathTerms, PeerIndex, Planner, Scheduler,
+    },
     protocol::AssignedBy,
 };
+use keiro_model::path_terms::Price;
 use keiro_planner::{
     delay::{AppSpec, Equation3, PathSpec, Prediction, Saturation, Terms, Tolerance},
     plan::{self, OnWire, Problem},
     queueing::{Repair, SharedLine, WireFormat},
     steer::{
-        PathChoice, PathSample, eligible_paths, path_queue, path_spec, probation_paths,
-        tolerable_paths,
+        PathChoice, PathSample, Thrift, cheapest_paths, eligible_paths, path_queue, path_spec,
+        probation_paths, tolerable_paths,
     },
 };
 use keiro_units::Bandwidth;
@@ -23,7 +26,7 @@ use super::{
     line_use::{rate_of_messages, rate_on_wire},
 };
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PlanningProblem {
     /// Position in the configuration, per path of the problem.
     pub(super) paths: Vec<PathIndex>,
@@ -58,12 +61,30 @@ pub(crate) struct PlanningProblem {
     pub(super) allowed: Vec<Vec<bool>>,
     /// Per application and path: it may take the path if its target is met on no other.
     pub(super) spare: Vec<Vec<bool>>,
+    /// Per application and path: the planner may put it there, whatever that costs.
+    pub(super) affordable: Vec<Vec<bool>>,
+    /// Per application and path: on which terms.
+    pub(super) terms: Vec<Vec<PathTerms>>,
+    /// Applications that are left out as the budgets of all their paths are used up.
+    pub(super) denied: BTreeSet<AppIndex>,
+    /// As [`PlannerInput::overdue`].
+    pub(super) overdue: BTreeSet<usize>,
     /// Per application and path: what the path loses of it, where that is more than it tolerates.
     pub(super) excess_losses: Vec<Vec<Option<ExcessLoss>>>,
     pub(super) by: Vec<AssignedBy>,
     pub(super) tolerance: Tolerance,
     pub(super) planner: Planner,
     pub(super) scheduler: Scheduler,
+}
+
+/// The paths that one application may take, a flag for each path of the problem.
+struct Choice {
+    allowed: Vec<bool>,
+    /// If its target is met on none of these.
+    spare: Vec<bool>,
+    /// Where the planner may put it, whatever that costs.
+    affordable: Vec<bool>,
+    by: AssignedBy,
 }
 
 /// The planner's own bound on rates, 2^48 bit/s.
@@ -132,14 +153,18 @@ impl PlanningProblem {
             reachable: Vec::new(),
             allowed: Vec::new(),
             spare: Vec::new(),
+            affordable: Vec::new(),
+            terms: Vec::new(),
+            denied: BTreeSet::new(),
+            overdue: BTreeSet::new(),
             excess_losses: Vec::new(),
             by: Vec::new(),
             tolerance: tolerance(config),
             planner: config.gateway.planner,
             scheduler: config.gateway.scheduler,
         };
-        for (number, app) in config.apps.iter().enumerate() {
-            problem.add_app(AppIndex(number), app, input);
+        for number in 0..config.apps.len() {
+            problem.add_app(AppIndex(number), config, input);
         }
         problem.wire = problem.on_wire();
         problem
@@ -156,62 +181,40 @@ impl PlanningProblem {
         OnWire::new(&path_specs, &self.app_specs, &formats)
     }
 
-    fn add_app(&mut self, index: AppIndex, app: &App, input: &PlannerInput) {
+    fn add_app(&mut self, index: AppIndex, config: &Config, input: &PlannerInput) {
+        let app = &config[index];
         let reaches = |path: &PathIndex| input.up.contains_key(&(*path, app.peer));
         let reachable: Vec<bool> = self.paths.iter().map(reaches).collect();
         if !reachable.contains(&true) {
             return;
         }
-        let wanted = match input.operator.get(&index) {
-            Some(path) => Some((*path, AssignedBy::Operator)),
-            None => app.path.map(|path| (path, AssignedBy::Pin)),
-        };
-        let site = input.site.get(&index);
-        let wanted = wanted.or(site.map(|path| (*path, AssignedBy::Planner)));
-        let now = input.now.get(&index).copied();
-        let leads_there = self.paths.iter().copied().filter(reaches);
-        let hold_downs = leads_there.map(|path| (path, input.hold_down(path, app.peer)));
-        let eligible = eligible_paths(hold_downs.clone(), now);
-        if eligible.is_empty() && wanted.is_none() {
+        let terms = |path: &PathIndex| input.terms(config, *path, app.peer);
+        let terms: Vec<PathTerms> = self.paths.iter().map(terms).collect();
+        let serving = serving(app, &reachable, &terms);
+        if !serving.contains(&true) {
+            self.denied.insert(index);
             return;
         }
-        // Without a planner, the first path that is up.
-        let first = eligible.first().copied();
-        let choice = PathChoice {
-            allowed: eligible,
-            fallback: probation_paths(hold_downs),
+        let Some(Choice {
+            allowed,
+            spare,
+            affordable,
+            by,
+        }) = self.choice(index, app, input, &serving, &terms)
+        else {
+            return;
         };
-        let PathChoice { allowed, fallback } = self.tolerable(choice, index, app, input);
-        let may: Vec<bool> = self
-            .paths
-            .iter()
-            .map(|path| allowed.contains(path))
-            .collect();
-        let (allowed, by) = match wanted {
-            // The site's plan does not know what is lost here.
-            Some((path, AssignedBy::Planner)) if input.excess_loss(index, path).is_some() => {
-                (may, AssignedBy::Planner)
-            }
-            Some((path, by)) if reaches(&path) && !input.is_damped(path, index, app.peer) => {
-                (self.only(path), by)
-            }
-            Some((_, by)) => match by {
-                // The site plans again as soon as it knows.
-                AssignedBy::Planner => (may, by),
-                _ => (may, AssignedBy::Fallback),
-            },
-            None => match (self.planner, first) {
-                (Planner::Off, Some(first)) => (self.only(first), AssignedBy::Fallback),
-                _ => (may, AssignedBy::Planner),
-            },
-        };
-        let is_free = wanted.is_none() && by == AssignedBy::Planner;
-        let spare = |path: &PathIndex| is_free && fallback.contains(path);
-        self.spare.push(self.paths.iter().map(spare).collect());
+        let now = input.now.get(&index).copied();
+        self.spare.push(spare);
+        self.affordable.push(affordable);
+        self.terms.push(terms);
         let excess_loss = |path: &PathIndex| input.excess_loss(index, *path);
         self.excess_losses
             .push(self.paths.iter().map(excess_loss).collect());
         let seen = input.workloads.get(&index).copied();
+        if input.overdue.contains(&index) {
+            self.overdue.insert(self.apps.len());
+        }
         if input.is_little_known(index, app) {
             self.little_known.insert(self.apps.len());
         }
@@ -232,6 +235,82 @@ impl PlanningProblem {
             .push(now.and_then(|now| self.paths.iter().position(|path| *path == now)));
         self.allowed.push(allowed);
         self.by.push(by);
+    }
+
+    /// Which of the paths that are `serving` an application may take. `None`: none yet.
+    fn choice(
+        &self,
+        index: AppIndex,
+        app: &App,
+        input: &PlannerInput,
+        serving: &[bool],
+        terms: &[PathTerms],
+    ) -> Option<Choice> {
+        let wanted = match input.operator.get(&index) {
+            Some(path) => Some((*path, AssignedBy::Operator)),
+            None => app.path.map(|path| (path, AssignedBy::Pin)),
+        };
+        let site = input.site.get(&index);
+        let wanted = wanted.or(site.map(|path| (*path, AssignedBy::Planner)));
+        let number = |path: PathIndex| self.paths.iter().position(|other| *other == path);
+        let serves = |path: PathIndex| number(path).is_some_and(|number| serving[number]);
+        let price =
+            |path: PathIndex| number(path).map_or(Price::default(), |path| terms[path].price());
+        let now = input.now.get(&index).copied();
+        let leads_there = self.paths.iter().copied().filter(|path| serves(*path));
+        let hold_downs = leads_there.map(|path| (path, input.hold_down(path, app.peer)));
+        let eligible = eligible_paths(hold_downs.clone(), now);
+        if eligible.is_empty() && wanted.is_none() {
+            return None;
+        }
+        // Without a planner, the first of the cheapest paths that are up.
+        let first = eligible.iter().copied();
+        let first = first.min_by_key(|path| (price(*path), *path));
+        let choice = PathChoice {
+            allowed: eligible,
+            fallback: probation_paths(hold_downs),
+        };
+        let tolerable = self.tolerable(choice, index, app, input);
+        let affordable = tolerable.allowed.clone();
+        let thrift = Thrift {
+            has_target: app.latency_target.is_some(),
+            at: now,
+        };
+        let PathChoice { allowed, fallback } = cheapest_paths(tolerable, thrift, price);
+        let least = allowed.iter().map(|path| price(*path)).min();
+        let is_costly = |path| least.is_some_and(|least| price(path) > least);
+        let row = |paths: &BTreeSet<PathIndex>| -> Vec<bool> {
+            self.paths.iter().map(|path| paths.contains(path)).collect()
+        };
+        let may = row(&allowed);
+        let (allowed, by) = match wanted {
+            // The site's plan knows neither what is lost here nor what it costs.
+            Some((path, AssignedBy::Planner))
+                if input.excess_loss(index, path).is_some() || is_costly(path) =>
+            {
+                (may, AssignedBy::Planner)
+            }
+            Some((path, by)) if serves(path) && !input.is_damped(path, index, app.peer) => {
+                (self.only(path), by)
+            }
+            Some((_, by)) => match by {
+                // The site plans again as soon as it knows.
+                AssignedBy::Planner => (may, by),
+                _ => (may, AssignedBy::Fallback),
+            },
+            None => match (self.planner, first) {
+                (Planner::Off, Some(first)) => (self.only(first), AssignedBy::Fallback),
+                _ => (may, AssignedBy::Planner),
+            },
+        };
+        let is_free = wanted.is_none() && by == AssignedBy::Planner;
+        let none = BTreeSet::new();
+        Some(Choice {
+            allowed,
+            spare: row(if is_free { &fallback } else { &none }),
+            affordable: row(if is_free { &affordable } else { &none }),
+            by,
+        })
     }
 
     /// What is left of `choice` by what paths lose of the application.
@@ -386,6 +465,17 @@ impl PlanningProblem {
             .map(|(outcomes, _)| outcomes)
             .sum()
     }
+}
+
+/// Which of the paths to its peer an application may use: one whose budget is used up is the last resort of what is
+/// essential.
+fn serving(app: &App, reachable: &[bool], terms: &[PathTerms]) -> Vec<bool> {
+    let paths = || reachable.iter().zip(terms);
+    let has_open = paths().any(|(reaches, terms)| *reaches && !terms.is_spent);
+    let takes_spent = app.is_essential() && !has_open;
+    paths()
+        .map(|(reaches, terms)| *reaches && (!terms.is_spent || takes_spent))
+        .collect()
 }
 
 pub(super) const EQUATION: Equation3 = Equation3 {

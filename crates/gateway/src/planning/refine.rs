@@ -52,7 +52,7 @@ const FINE_APPS_MAX: usize = 8;
 const TIGHTER: f64 = 0.95;
 const WIDER: f64 = 1.05;
 /// Up to so many applications, forecasts are asked about every set near the answer.
-const REVIEWED_APPS_MAX: usize = 16;
+pub(super) const REVIEWED_APPS_MAX: usize = 16;
 /// Among more, so many move at most because of their 99th percentiles in one plan.
 const MOVED_FOR_TAILS_MAX: usize = 8;
 /// And so much less work is done for it.
@@ -111,11 +111,7 @@ impl PlanningProblem {
         if shown.all_met() {
             return assigned(planned, false);
         }
-        let is_cheap = self.scheduler == Scheduler::Fifo || self.apps.len() <= FINE_APPS_MAX;
-        let search_resolution = match resolution {
-            ForecastResolution::Fine if !is_cheap => ForecastResolution::Medium,
-            other => other,
-        };
+        let search_resolution = self.search_resolution(resolution);
         let mut found = planned.clone();
         if shown.unmet > 0 {
             found = self.improved_by_search(
@@ -147,6 +143,15 @@ impl PlanningProblem {
             }
             (true, PlanMode::FromScratch) => assigned(found, false),
             (false, _) => assigned(planned, false),
+        }
+    }
+
+    /// The resolution of forecasts that are asked about many plans, before one is asked for at `resolution`.
+    pub(super) fn search_resolution(&self, resolution: ForecastResolution) -> ForecastResolution {
+        let is_cheap = self.scheduler == Scheduler::Fifo || self.apps.len() <= FINE_APPS_MAX;
+        match resolution {
+            ForecastResolution::Fine if !is_cheap => ForecastResolution::Medium,
+            other => other,
         }
     }
 
@@ -228,15 +233,22 @@ impl PlanningProblem {
     }
 
     /// The allowed paths, with fallback paths added for the applications that are `unmet` or
-    /// already on them.
+    /// already on them. To make room for those that are `unmet`, others may take paths that cost more.
     pub(super) fn with_spares(&self, planned: &[usize], unmet: &BTreeSet<usize>) -> Vec<Vec<bool>> {
         let mut may = self.allowed.clone();
+        let has_target = |app: usize| self.app_specs[app].latency_target.is_some();
+        // An overload without a target is no reason to pay.
+        let may_pay = unmet.iter().any(|app| has_target(*app));
         for (app, may) in may.iter_mut().enumerate() {
             may[planned[app]] = true;
             if unmet.contains(&app) {
                 may.iter_mut()
                     .zip(&self.spare[app])
                     .for_each(|(may, spare)| *may |= spare);
+            } else if may_pay && has_target(app) {
+                may.iter_mut()
+                    .zip(&self.affordable[app])
+                    .for_each(|(may, affordable)| *may |= affordable);
             }
         }
         may

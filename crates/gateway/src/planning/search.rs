@@ -106,7 +106,7 @@ impl PlanningProblem {
         self.target_search(&may).lower_delays(planned, cost, WORK)
     }
 
-    fn target_search(&self, may: &[Vec<bool>]) -> TargetSearch {
+    pub(super) fn target_search(&self, may: &[Vec<bool>]) -> TargetSearch {
         let estimate = |path: usize| {
             // The forecast corrects what this leaves out of a line that other gateways use.
             PathEstimate::new(
@@ -127,7 +127,7 @@ impl PlanningProblem {
         TargetSearch::new(paths, apps)
     }
 
-    fn calibrate(
+    pub(super) fn calibrate(
         &self,
         search: &mut TargetSearch,
         assignment: &[usize],

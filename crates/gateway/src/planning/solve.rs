@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant as Stopwatch},
 };
 
-use keiro_control::config::{AppIndex, Config, PathIndex, Planner};
+use keiro_control::config::{AppIndex, Config, PathIndex, PathTerms, Planner};
 use keiro_planner::{
     delay::{Delay, Prediction},
     steer::PlanMode,
@@ -34,6 +34,8 @@ pub(crate) struct Candidate {
     pub(crate) extrapolated: Option<MeasuredDelay>,
     /// What the path loses of the application, where that is more than it tolerates.
     pub(crate) excess_loss: Option<ExcessLoss>,
+    /// On which terms it is used.
+    pub(crate) terms: PathTerms,
     /// Applications that would miss their latency target by the move, by eq. 3.
     pub(crate) newly_unmet: Vec<AppIndex>,
     /// The most that other applications may send there while the target holds by eq. 3; `None`: no
@@ -130,6 +132,7 @@ impl PlanningProblem {
                         self.tolerance,
                     ),
                     excess_loss: self.excess_losses[number][alternative.path],
+                    terms: self.terms[number][alternative.path],
                     newly_unmet: alternative
                         .newly_unmet
                         .iter()
@@ -151,7 +154,8 @@ impl PlanningProblem {
         forecasts: &mut Forecasts<'_>,
         resolution: ForecastResolution,
     ) -> SearchResult {
-        let searched = self.apps.len() <= SEARCHED_APPS_MAX;
+        // Those searches know no costs, and go by delays alone.
+        let searched = self.apps.len() <= SEARCHED_APPS_MAX && !self.has_prices();
         let now = || Placement::new(self, &self.at);
         let (mut assignment, optimal) = match plan_mode {
             _ if !self.searches() => self.solve(),
@@ -173,8 +177,10 @@ impl PlanningProblem {
             assignment = self.with_lower_delays(&assignment, plan_mode);
         }
         let refined = self.refined(assignment.clone(), plan_mode, forecasts, resolution);
+        let economical = self.economical(refined.assignment, plan_mode, forecasts, resolution);
         SearchResult {
-            optimal: optimal && refined.assignment == assignment,
+            optimal: optimal && economical == assignment,
+            assignment: economical,
             ..refined
         }
     }
@@ -190,6 +196,9 @@ impl PlanningProblem {
         let forecasts_of = self.forecasts_of(assignment, forecasts);
         let unchanged = self.unchanged(assignment);
         let mut apps = vec![UNASSIGNED; config.apps.len()];
+        for index in &self.denied {
+            apps[index.0].terms.is_spent = true;
+        }
         let (mut lateness, mut delay_sum) = (Duration::ZERO, Some(Duration::ZERO));
         for (number, index) in self.apps.iter().enumerate() {
             let (prediction, forecast) = (predictions[number], forecasts_of[number]);
@@ -210,6 +219,7 @@ impl PlanningProblem {
                 expected: Some(expected),
                 met: expected.met,
                 excess_loss: self.excess_losses[number][assignment[number]],
+                terms: self.terms[number][assignment[number]],
             };
         }
         Plan {

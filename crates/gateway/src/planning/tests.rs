@@ -14,6 +14,7 @@ use keiro_units::{Bandwidth, ByteCount, Probability};
 use super::{forecast::ForecastState, what_if::suppose, *};
 
 mod loss;
+mod terms;
 
 pub(crate) use loss::with_apps;
 
@@ -611,6 +612,9 @@ fn what_makes_no_sense_is_not_supposed() {
             rate_bits_per_second: rate,
             delay_seconds: delay,
             loss_ratio: loss,
+            role: None,
+            cost_per_gb: None,
+            budget_spent: None,
         });
         assert!(text.contains("must be"), "{text}");
     }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use keiro_control::{
-    config::{AppIndex, Config, Name, PathIndex},
-    protocol::{ErrorCode, ErrorResponse, WHAT_IF_APPS_MAX, WHAT_IF_MAX, WhatIf},
+    config::{AppIndex, Config, CostPerGb, Name, PathIndex, PathRole, PathTerms},
+    protocol::{self, ErrorCode, ErrorResponse, WHAT_IF_APPS_MAX, WHAT_IF_MAX, WhatIf},
     rounded,
 };
 use keiro_planner::steer::PathSample;
@@ -90,9 +90,20 @@ impl Supposed {
                 rate_bits_per_second,
                 delay_seconds,
                 loss_ratio,
+                role,
+                cost_per_gb,
+                budget_spent,
             } => {
                 let index = self.path(path)?;
                 let set = Set {
+                    role: role.as_ref().map(|role| match role {
+                        protocol::PathRole::Backup => PathRole::Backup,
+                        protocol::PathRole::Primary | protocol::PathRole::Unknown => {
+                            PathRole::Primary
+                        }
+                    }),
+                    cost: cost_per_gb.and_then(CostPerGb::new),
+                    is_spent: *budget_spent,
                     rate: rate_bits_per_second.map(Bandwidth::from_bits_per_second),
                     delay: delay_seconds.and_then(duration),
                     loss: loss_ratio.and_then(Probability::new),
@@ -146,13 +157,24 @@ impl Supposed {
         let loss = set
             .loss
             .filter(|loss| is(&|sample| sample.map_or(Probability::ZERO, |s| s.loss) == *loss));
+        let role = set.role.filter(|role| path.role == *role);
+        let cost = set.cost.filter(|cost| path.cost == *cost);
         let same = [
             rate.map(|rate| format!("a rate of {}", rounded::rate(rate))),
             delay.map(|delay| format!("a delay of {}", rounded::duration(delay))),
             loss.map(|loss| format!("a loss of {}", rounded::percent(loss.get()))),
+            role.map(|_| "this role".to_owned()),
+            cost.map(|cost| format!("a cost of {cost} per GB")),
         ];
         let same: Vec<String> = same.into_iter().flatten().collect();
-        let asked = [set.rate.is_some(), set.delay.is_some(), set.loss.is_some()];
+        let asked = [
+            set.rate.is_some(),
+            set.delay.is_some(),
+            set.loss.is_some(),
+            set.role.is_some(),
+            set.cost.is_some(),
+            set.is_spent.is_some(),
+        ];
         let asked = asked.into_iter().filter(|is_set| *is_set).count();
         let part = if same.len() < asked {
             "in part, for "
@@ -167,7 +189,9 @@ impl Supposed {
         let path = &mut self.config.paths[index.0];
         path.rate = set.rate.or(path.rate);
         path.delay = set.delay.or(path.delay);
-        let to_peers = self.input.up.iter_mut().filter(|((up, _), _)| *up == index);
+        let is_other = set.rate.is_some() || set.delay.is_some() || set.loss.is_some();
+        let to_peers = self.input.up.iter_mut();
+        let to_peers = to_peers.filter(|((up, _), _)| *up == index && is_other);
         for (_, sample) in to_peers {
             let before = *sample;
             *sample = Some(PathSample {
@@ -188,6 +212,24 @@ impl Supposed {
         }
         if let Some(loss) = set.loss {
             self.set_excess_losses(index, loss);
+        }
+        self.set_terms(index, set);
+    }
+
+    /// With its uplink, all paths over it are used on these terms.
+    fn set_terms(&mut self, index: PathIndex, set: &Set) {
+        for index in self.config.with_further(index) {
+            let path = &mut self.config.paths[index.0];
+            path.role = set.role.unwrap_or(path.role);
+            path.cost = set.cost.unwrap_or(path.cost);
+            let Some(is_spent) = set.is_spent else {
+                continue;
+            };
+            let to_peers = self.input.up.keys().filter(|(up, _)| *up == index);
+            for key in to_peers.copied().collect::<Vec<_>>() {
+                let terms = self.input.terms.entry(key).or_insert(PathTerms::FREE);
+                terms.is_spent = is_spent;
+            }
         }
     }
 
@@ -278,6 +320,9 @@ struct Set {
     rate: Option<Bandwidth>,
     delay: Option<Duration>,
     loss: Option<Probability>,
+    role: Option<PathRole>,
+    cost: Option<CostPerGb>,
+    is_spent: Option<bool>,
 }
 
 /// Lists the names in the error, since `keiro plan` also works without a running gateway.

@@ -113,11 +113,14 @@ fn path_text(app: &AppSnapshot) -> String {
     if let (Some(spread), Some(_)) = (&app.spread, &app.path) {
         return spread_text(spread);
     }
-    match (&app.path, &app.last_path) {
-        (Some(path), _) => format!("{path}, chosen by {}", word(&app.assigned_by)),
-        (None, Some(last)) => format!("none is up, traffic waits; last on {last}"),
-        (None, None) => "none is up, traffic waits".to_owned(),
+    if let Some(path) = &app.path {
+        return format!("{path}, chosen by {}", word(&app.assigned_by));
     }
+    let why = app.no_path.as_ref();
+    let why = why.map_or(String::new(), |why| format!(": {why}"));
+    let last = app.last_path.as_ref();
+    let last = last.map_or(String::new(), |last| format!(", last on {last}"));
+    format!("none{why}; traffic waits{last}")
 }
 
 /// The paths by which an application has sent, and which part by which.
@@ -389,14 +392,15 @@ mod tests {
 
     #[test]
     fn an_application_without_a_path_is_on_none() {
-        let last = snapshot(&serde_json::json!({"last_path": "p2"}));
+        let why = "no path to osaka is up";
+        let last = snapshot(&serde_json::json!({"last_path": "p2", "no_path": why}));
         let shown = text(&last, Style::of_stdout());
         assert!(
-            shown.contains("none is up, traffic waits; last on p2\n"),
+            shown.contains("none: no path to osaka is up; traffic waits, last on p2\n"),
             "{shown}"
         );
         let shown = text(&snapshot(&serde_json::json!({})), Style::of_stdout());
-        assert!(shown.contains("none is up, traffic waits\n"), "{shown}");
+        assert!(shown.contains("none; traffic waits\n"), "{shown}");
         assert!(!shown.contains("chosen by"), "{shown}");
     }
 

@@ -1,6 +1,9 @@
 //! `keiro show path`.
 
-use keiro_control::protocol::{AggregationSnapshot, PathSnapshot, PathState};
+use keiro_control::{
+    config::CostPerGb,
+    protocol::{AggregationSnapshot, PathRole, PathSnapshot, PathState},
+};
 use keiro_stats::{Kind, PathStats, Stat, StatSet};
 
 use super::{FieldList, Health, cell, known, listed, mark, seconds, shared_line_text, word};
@@ -146,6 +149,7 @@ pub(super) fn text(path: &PathSnapshot, style: Style) -> String {
         let pace = human::rate(path.stats.pacing_rate);
         fields.add("rate", format!("{pace}, found by the gateway: {state}"));
     }
+    add_terms(&mut fields, path, style);
     if let Some(line) = &path.shared_line {
         fields.add("other gateways", shared_line_text(line));
     }
@@ -158,6 +162,38 @@ pub(super) fn text(path: &PathSnapshot, style: Style) -> String {
         None => fields.add("aggregates", "off".to_owned()),
     }
     fields.text()
+}
+
+/// Role and cost, and what is left of the budget of the month.
+fn add_terms(fields: &mut FieldList, path: &PathSnapshot, style: Style) {
+    if let Some(terms) = &path.path_terms {
+        let role = match terms.role {
+            PathRole::Backup => "backup: for what no primary path serves in time",
+            PathRole::Primary | PathRole::Unknown => "primary",
+        };
+        fields.add("role", role.to_owned());
+        if let Some(cost) = CostPerGb::new(terms.cost_per_gb).filter(|cost| *cost > CostPerGb::ZERO)
+        {
+            fields.add("cost", format!("{cost} per GB"));
+        }
+        if terms.budget_spent {
+            let text = "used up: only keepalives, and essential applications without another path";
+            fields.add("budget", style.bad(text));
+        }
+    }
+    if let Some(budget) = &path.budget {
+        fields.add(
+            "this month",
+            format!(
+                "{} of {} used since {}, {} left until {}",
+                human::bytes(budget.used_bytes),
+                human::bytes(budget.budget_bytes),
+                budget.began,
+                human::bytes(budget.left_bytes),
+                budget.ends
+            ),
+        );
+    }
 }
 
 /// Origin of the delay that the planner uses.

@@ -45,7 +45,7 @@ pub(in crate::config) fn integer(value: &DeValue<'_>) -> Result<i64, ValueError>
 }
 
 /// A number, and how it is written. It is finite.
-fn number(value: &DeValue<'_>) -> Result<(f64, String), ValueError> {
+pub(in crate::config) fn number(value: &DeValue<'_>) -> Result<(f64, String), ValueError> {
     let (number, written) = match value {
         DeValue::Integer(written) => (integer(value)? as f64, written.to_string()),
         DeValue::Float(written) => {

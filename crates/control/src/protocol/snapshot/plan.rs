@@ -111,6 +111,9 @@ pub struct PlannedApp {
     /// The path loses more than the application tolerates, and so does not meet its needs; absent: it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub excess_loss: Option<ExcessLossSnapshot>,
+    /// On which terms its path is used; absent: it is a primary path that costs nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_terms: Option<PathTermsSnapshot>,
     /// Why the model gives no numbers, if it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_forecast: Option<String>,
@@ -276,6 +279,9 @@ pub struct Candidate {
     /// The path loses more than the application tolerates; absent: it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub excess_loss: Option<ExcessLossSnapshot>,
+    /// On which terms it is used; absent: it is a primary path that costs nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_terms: Option<PathTermsSnapshot>,
     /// Why the model gives no numbers there, if it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_forecast: Option<String>,
