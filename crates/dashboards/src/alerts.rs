@@ -330,6 +330,22 @@ fn configuration() -> Vec<Alert> {
             )],
         },
         Alert {
+            name: "KeiroBudgetNearlyUsed",
+            query: Query::own("keiro_uplink_budget_used_bytes / keiro_uplink_budget_bytes > 0.8"),
+            lasting: "5m",
+            severity: Severity::Info,
+            summary: "path {{ $labels.path }} of {{ $labels.instance }} has used most of its budget of the month",
+            description: "At the budget only essential applications use it, without another path: keiro show path.",
+            fires_for: &[
+                (r#"keiro_uplink_budget_used_bytes{path="lte"}"#, "9x30"),
+                (r#"keiro_uplink_budget_bytes{path="lte"}"#, "10x30"),
+            ],
+            silent_for: &[
+                (r#"keiro_uplink_budget_used_bytes{path="lte"}"#, "7x30"),
+                (r#"keiro_uplink_budget_bytes{path="lte"}"#, "10x30"),
+            ],
+        },
+        Alert {
             name: "KeiroHistoryNotWritten",
             query: Query::own(
                 r#"increase(keiro_history_writes_total{result=~"failed|dropped"}[15m]) > 0"#,

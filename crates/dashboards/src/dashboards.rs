@@ -66,6 +66,13 @@ fn overview() -> Board {
                 "loss by path",
                 &[(r#"keiro_path_loss_ratio{instance=~"$instance"}"#, "{{instance}} {{path}} {{peer}}")],
             ),
+            Panel::lines(
+                "budgets of the month",
+                &[
+                    (r#"keiro_uplink_budget_used_bytes{instance=~"$instance"}"#, "{{instance}} {{path}} used"),
+                    (r#"keiro_uplink_budget_bytes{instance=~"$instance"}"#, "{{instance}} {{path}} budget"),
+                ],
+            ),
         ],
     )
     .row(

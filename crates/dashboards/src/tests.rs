@@ -77,6 +77,7 @@ fn every_declared_metric_is_on_a_dashboard() {
         "keiro_model_valid",
         "keiro_path_aggregation_decisions_total",
         "keiro_peer_",
+        "keiro_uplink_",
     ];
     let is_shown = |metric: &catalogue::Metric| queries.contains(metric.name);
     for metric in catalogue::all() {
