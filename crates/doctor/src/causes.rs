@@ -59,6 +59,7 @@ pub static CAUSES: &[&Cause] = &[
     &path::PATH_SILENT,
     &path::PATH_MTU,
     &path::PEER_MOVES,
+    &path::BUDGET_SPENT,
     &application::APP_MISMATCH,
     &tenant::DEVICE_UNUSABLE,
     &tenant::TENANT_REFUSED,

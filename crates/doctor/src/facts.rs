@@ -204,6 +204,17 @@ pub struct PeerPath {
     /// The same in its words.
     pub diagnosis: String,
     pub mtu_bytes: u64,
+    /// The budget of the month is used up; `None`: it is not, or there is none.
+    pub spent: Option<Spent>,
+}
+
+/// Whose budget of the month is used up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Spent {
+    /// That of the uplink here, until this day.
+    Here { ends: String },
+    /// That of the peer's uplink.
+    AtPeer,
 }
 
 #[derive(Clone, Debug, Default)]

@@ -7,7 +7,7 @@ use keiro_control::protocol::{EventKind, PathFault};
 use super::Cause;
 use crate::{
     Facts, Found, Subject,
-    facts::{Peer, PeerPath},
+    facts::{Peer, PeerPath, Spent},
 };
 
 /// Changes of a peer's address that are no accident, within the time that reports are kept.
@@ -135,6 +135,48 @@ pub(super) static PEER_MOVES: Cause = Cause {
                 ),
                 format!("raise the UDP timeout of the NAT at {} to two minutes (RFC 4787)", on.peer),
             ));
+        }
+        found
+    },
+};
+
+pub(super) static BUDGET_SPENT: Cause = Cause {
+    id: "budget_spent",
+    what: "the budget of the month is used up of all paths to a peer that are up, so that only essential applications \
+           use them",
+    remedy: "a larger `monthly_budget`, another path, or `essential = true` for what has to pass",
+    check: |facts, _| {
+        let mut found = Vec::new();
+        for peer in &facts.peers {
+            let paths = peer.session.iter().flat_map(|session| &session.paths);
+            let up: Vec<&PeerPath> = paths.filter(|path| path.is_up).collect();
+            if up.iter().any(|path| path.spent.is_none()) {
+                continue;
+            }
+            let of = |(path, spent): (&&PeerPath, &Spent)| {
+                let (whose, remedy) = match spent {
+                    Spent::Here { ends } => (
+                        format!("its budget of the month is used up until {ends}"),
+                        "raise its `monthly_budget`, then `keiro reload`",
+                    ),
+                    Spent::AtPeer => (
+                        format!("the budget of {} for it is used up", peer.name),
+                        "raise `monthly_budget` at the peer, then `keiro reload` there",
+                    ),
+                };
+                let finding = format!(
+                    "{whose}, and no other path to {} is up: only essential applications use it",
+                    peer.name
+                );
+                let remedy = format!(
+                    "{remedy}; or write `essential = true` in the [[app]] of what has to pass, at both gateways"
+                );
+                BUDGET_SPENT.found(Subject::Path(path.path.clone()), finding, remedy)
+            };
+            let spent = up
+                .iter()
+                .filter_map(|path| Some((path, path.spent.as_ref()?)));
+            found.extend(spent.map(of));
         }
         found
     },

@@ -12,7 +12,7 @@ use keiro_control::{
 use super::{branch, branch_absent, causes, hub_down, not_running, reported, with};
 use crate::{
     CAUSES, Facts, Subject, diagnose,
-    facts::{ConfigurationProblem, Exit, RouteLookup, Tun, UplinkProblem},
+    facts::{ConfigurationProblem, Exit, RouteLookup, Spent, Tun, UplinkProblem},
 };
 
 const HUB: &str = "hub";
@@ -340,6 +340,24 @@ fn paths() -> Vec<Case> {
             "peer_moves",
             wan1(),
             "UDP timeout",
+        ),
+        (
+            with(wan1_down(), |facts| {
+                let ends = "2026-12-01".to_owned();
+                facts.peers[0].session.as_mut().unwrap().paths[0].spent =
+                    Some(Spent::Here { ends });
+            }),
+            "budget_spent",
+            Subject::Path("wan0".to_owned()),
+            "essential = true",
+        ),
+        (
+            with(wan1_down(), |facts| {
+                facts.peers[0].session.as_mut().unwrap().paths[0].spent = Some(Spent::AtPeer);
+            }),
+            "budget_spent",
+            Subject::Path("wan0".to_owned()),
+            "monthly_budget` at the peer",
         ),
     ]
 }

@@ -16,7 +16,7 @@ use keiro_control::protocol::{
     PathSnapshot, PathState, PeerSnapshot, PeerState, Request, Response, StatusSnapshot,
     StoreState, TenantSnapshot, client::Client,
 };
-use keiro_doctor::facts::{Gateway, Peer, PeerPath, Report, Session};
+use keiro_doctor::facts::{Gateway, Peer, PeerPath, Report, Session, Spent};
 use keiro_linux::unix::PeerCredentials;
 
 use super::super::socket::Socket;
@@ -234,6 +234,7 @@ impl Running {
             fault: path.trouble,
             diagnosis: path.diagnosis.clone().unwrap_or_default(),
             mtu_bytes: path.stats.mtu_bytes,
+            spent: spent(path),
         };
         let since = |reason| self.last.since(&self.first, &peer.name, reason);
         Session {
@@ -276,6 +277,17 @@ impl Running {
         });
         Some((last, since.collect()))
     }
+}
+
+fn spent(path: &PathSnapshot) -> Option<Spent> {
+    path.path_terms.filter(|terms| terms.budget_spent)?;
+    let own = path.budget.as_ref().filter(|budget| budget.left_bytes == 0);
+    Some(match own {
+        Some(budget) => Spent::Here {
+            ends: budget.ends.clone(),
+        },
+        None => Spent::AtPeer,
+    })
 }
 
 fn seconds(seconds: f64) -> Duration {
