@@ -1,6 +1,9 @@
 //! More about the selected row: an application's explanation, all figures of a path or tenant, an event's text.
 
-use keiro_control::protocol::{Candidate, Explanation, PathSnapshot, TenantSnapshot};
+use keiro_control::{
+    config::CostPerGb,
+    protocol::{Candidate, Explanation, PathSnapshot, TenantSnapshot},
+};
 use keiro_stats::StatSet;
 use keiro_terminal::{output::human, printable};
 use ratatui_core::text::Span;
@@ -89,6 +92,7 @@ fn path(snapshot: &Snapshot, key: &str) -> Vec<String> {
     lines.extend(path.problem.clone());
     let remote = path.remote.as_deref().unwrap_or("not known yet");
     lines.push(format!("{} to {remote}", path.local));
+    lines.extend(terms(path));
     lines.extend(on_it(snapshot, path));
     lines.push(figures(&path.stats.0));
     lines.extend(
@@ -106,6 +110,32 @@ fn path(snapshot: &Snapshot, key: &str) -> Vec<String> {
         lines.extend(aggregation.why.clone());
     }
     lines
+}
+
+/// Role and cost, where it has any, and what is used of the budget of the month.
+fn terms(path: &PathSnapshot) -> Vec<String> {
+    let of_path = path.path_terms.as_ref().map(|terms| {
+        let cost = CostPerGb::new(terms.cost_per_gb).filter(|cost| *cost > CostPerGb::ZERO);
+        let cost = cost.map_or(String::new(), |cost| format!(", {cost} per GB"));
+        let spent = match terms.budget_spent {
+            true => {
+                ", budget used up: only keepalives, and essential applications without another path"
+            }
+            false => "",
+        };
+        format!("{}{cost}{spent}", word(&terms.role))
+    });
+    let of_uplink = path.budget.as_ref().map(|budget| {
+        format!(
+            "budget: {} of {} used since {}, {} left until {}",
+            human::bytes(budget.used_bytes),
+            human::bytes(budget.budget_bytes),
+            budget.began,
+            human::bytes(budget.left_bytes),
+            budget.ends
+        )
+    });
+    of_path.into_iter().chain(of_uplink).collect()
 }
 
 /// The applications on a path.

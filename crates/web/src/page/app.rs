@@ -78,7 +78,13 @@ fn overview(app: &AppSnapshot, base: &str) -> Markup {
     };
     html! {
         (facts(&[
-            ("Path", html! { (app_table::path(base, app)) ", chosen by " (word(&app.assigned_by)) }),
+            ("Path", html! {
+                (app_table::path(base, app))
+                @match &app.no_path {
+                    Some(why) => { ": " (text::sentence(why)) }
+                    None => { ", chosen by " (word(&app.assigned_by)) }
+                }
+            }),
             ("Latency target", html! { (known(target, rounded::duration)) ": " (app_table::verdict(app)) }),
             ("Margin of the forecast", html! { (known(app.margin_seconds, millis)) }),
             ("Forecast", forecast),

@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use keiro_control::{
+    config::CostPerGb,
     event_text::Severity,
     protocol::{AppSnapshot, HistoryKind, PathHistory, PathHistoryRow, PathSnapshot, Response},
     rounded,
@@ -13,7 +14,7 @@ use super::{
     Page,
     address::{PageAddress, Span, Supposed},
     app_table, events, fault, figures,
-    part::{self, facts, link, unix},
+    part::{self, bad, facts, link, unix},
     path_health::health_word,
 };
 use crate::{
@@ -108,6 +109,7 @@ fn overview(path: &PathSnapshot) -> Markup {
             html! { (path.stats.outages) " since the gateway started" },
         ),
     ];
+    shown.extend(terms(path));
     if let Some(state) = &path.rate_state {
         shown.push(("Rate is limited by", text::name(state)));
     }
@@ -120,6 +122,31 @@ fn overview(path: &PathSnapshot) -> Markup {
         ));
     }
     html! { section { h2 { "To " (text::name(&path.peer)) } (facts(&shown)) } }
+}
+
+/// Role and cost, where it has any, and what is used of the budget of the month.
+fn terms(path: &PathSnapshot) -> Vec<(&'static str, Markup)> {
+    let mut shown = Vec::new();
+    if let Some(terms) = &path.path_terms {
+        let cost = CostPerGb::new(terms.cost_per_gb).filter(|cost| *cost > CostPerGb::ZERO);
+        shown.push((
+            "Role and cost",
+            html! {
+                (word(&terms.role)) @if let Some(cost) = cost { ", " (cost.to_string()) " per GB" }
+                @if terms.budget_spent { ": " (bad("the budget of the month is used up")) ", only keepalives and essential applications without another path" }
+            },
+        ));
+    }
+    if let Some(budget) = &path.budget {
+        shown.push((
+            "Budget",
+            html! {
+                (rounded::bytes(budget.used_bytes)) " of " (rounded::bytes(budget.budget_bytes)) " used since " (budget.began) ", "
+                (rounded::bytes(budget.left_bytes)) " left until " (budget.ends)
+            },
+        ));
+    }
+    shown
 }
 
 fn what_if_links(name: &str, base: &str) -> Markup {
