@@ -13,6 +13,7 @@ mod pair;
 mod redundancy;
 mod segments;
 mod shared_line;
+mod terms;
 mod uplinks;
 
 use std::{
