@@ -1,40 +1,38 @@
 //! What is active, in the control protocol's types: one snapshot of the data thread beside what the
 //! control thread knows.
 
+mod explanation;
 mod figures;
+mod model;
 mod path_in_use;
+mod plan;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     time::{Duration, Instant as Stopwatch, SystemTime, UNIX_EPOCH},
 };
 
 use keiro_control::{
-    config::{
-        App, AppIndex, Class, Config, PathIndex, PathOrigin, PathUse, Peer, PeerIndex, PeerOrigin,
-        Planner,
-    },
+    config::{App, AppIndex, Class, PathIndex, PathOrigin, PathUse, Peer, PeerOrigin},
     protocol::{
         AggregationChange, AggregationSnapshot, AppSnapshot, AssignedBy, DelaySummary,
-        ErrorResponse, Explanation, FecSnapshot, ForwardSnapshot, JudgedBy, ListenerSnapshot,
-        ModelState, PROTOCOL_VERSION, PathSnapshot, PathState, PathTermsSnapshot, PeerSnapshot,
-        PeerState, PlanSnapshot, PlannedApp, Response, SharedLineSnapshot, SpreadPathSnapshot,
-        Stats, StatusSnapshot, TcpForwardSnapshot, TcpListenerSnapshot, Timestamp, VersionSnapshot,
-        WorkloadSnapshot,
+        ErrorResponse, FecSnapshot, ForwardSnapshot, JudgedBy, ListenerSnapshot, PROTOCOL_VERSION,
+        PathSnapshot, PathState, PathTermsSnapshot, PeerSnapshot, PeerState, PlanSnapshot,
+        Response, SharedLineSnapshot, SpreadPathSnapshot, Stats, StatusSnapshot,
+        TcpForwardSnapshot, TcpListenerSnapshot, Timestamp, VersionSnapshot, WorkloadSnapshot,
     },
     units::Text,
 };
 use keiro_core::{self as core, DropCounters, SessionSnapshot};
 use keiro_linux::tcp::Mode;
 use keiro_model::aggregation::{Cause, ControllerKind, Decision};
-use keiro_planner::queueing::NoForecast;
 use keiro_stats::{AppStats, CapacityStats, PathSocketStats, PeerStats};
-use keiro_units::Probability;
 
 use self::figures::{
     aggregation, forward, listeners, path_state, summary, tcp_forward, tcp_listeners,
     with_local_figures,
 };
+pub(crate) use self::plan::{paths_in_use, plan_snapshot};
 use crate::{
     active::app_id,
     data::{
@@ -44,16 +42,13 @@ use crate::{
     },
     diagnosis::{path_diagnosis, path_fault, problems},
     error_response::internal,
-    explain::{NO_CONTROLLER, Subject, delay_terms, excess_loss, shared_line},
+    explain::{NO_CONTROLLER, excess_loss, shared_line},
     gateway::Gateway,
     metrics::{self, Page},
     path_ids::PeerPath,
-    planning::{
-        AppAssignment, ExpectedDelay, MeasuredWorkload, Plan, PlannerInput, PlanningProblem,
-        SharedLines, rate_of_messages, workload_of,
-    },
+    planning::{AppAssignment, Plan, PlannerInput, workload_of},
     status::{aggregation_parameters, duplicate_key},
-    workload::{MEASURED_MIN, body_bytes},
+    workload::body_bytes,
 };
 
 /// The gateway at one moment.
@@ -63,93 +58,6 @@ pub(crate) struct View<'a> {
     pub(crate) input: PlannerInput,
     /// Everybody where they are, by these input.
     present: Plan,
-}
-
-/// Measured means may differ from predicted ones by this part, or by [`AGREEMENT_MIN`], and the
-/// model still counts as valid. Ours: an application's lengths and intervals are rarely known better.
-const AGREEMENT_RATIO: f64 = 0.25;
-/// Differences below this say nothing about the model, seconds.
-const AGREEMENT_MIN: f64 = 0.002;
-
-/// A plan that is not in force, beside the paths that are, `now`; no measurement has confirmed it.
-pub(crate) fn plan_snapshot(
-    config: &Config,
-    planned: &Plan,
-    now: &BTreeMap<AppIndex, PathIndex>,
-    shared: &SharedLines,
-) -> PlanSnapshot {
-    // An application without a path misses its latency target.
-    let stranded = planned.apps.iter().filter(|app| app.path.is_none()).count();
-    let unmet = (planned.unmet() + stranded) as u64;
-    let app = |(number, planned): (usize, &AppAssignment)| {
-        let app = &config.apps[number];
-        let name = |path: PathIndex| config[path].name.to_string();
-        let expected = planned.expected.as_ref();
-        PlannedApp {
-            name: app.name.to_string(),
-            peer: config[app.peer].name.to_string(),
-            path: planned.path.map(name),
-            path_now: now.get(&AppIndex(number)).copied().map(name),
-            assigned_by: planned.by,
-            terms: planned
-                .prediction
-                .as_ref()
-                .zip(expected)
-                .map(|(p, expected)| {
-                    let uses = planned.path.map_or(&[][..], |path| shared.of(path));
-                    let site_load = rate_of_messages(uses);
-                    delay_terms(p, planned.forecast.as_ref(), expected, site_load)
-                }),
-            latency_target_seconds: app
-                .latency_target
-                .map(|latency_target| latency_target.as_secs_f64()),
-            margin_seconds: expected.and_then(ExpectedDelay::margin_seconds),
-            target_met: match planned.path {
-                Some(_) => planned.met,
-                None => app.latency_target.map(|_| false),
-            },
-            judged_by: expected.map(|expected| expected.judged_by),
-            target_met_at_p99: expected.and_then(|expected| expected.met_at_p99),
-            measured_mean_seconds: expected
-                .and_then(|expected| expected.measured)
-                .map(|mean| mean.as_secs_f64()),
-            overloaded: expected.is_some_and(|expected| expected.overloaded),
-            excess_loss: planned.excess_loss.map(excess_loss),
-            path_terms: PathTermsSnapshot::of(planned.terms),
-            no_forecast: planned.forecast.and_then(|forecast| forecast.why_not()),
-        }
-    };
-    PlanSnapshot {
-        alone: false,
-        site: None,
-        planner: config.gateway.planner,
-        tolerance_ratio: config.gateway.tolerance.get(),
-        feasible: unmet == 0,
-        optimal: planned.optimal,
-        model: ModelState::Unverified,
-        applied: false,
-        changes: planned.changes(now) as u64,
-        unmet,
-        newly_unmet: Vec::new(),
-        without_effect: Vec::new(),
-        lateness_seconds: planned.lateness.as_secs_f64(),
-        delay_sum_seconds: planned
-            .delay_sum
-            .filter(|_| stranded == 0)
-            .map(|sum| sum.as_secs_f64()),
-        planning_seconds: planned.took.as_secs_f64(),
-        apps: planned.apps.iter().enumerate().map(app).collect(),
-    }
-}
-
-/// The paths of applications that are on one. Of the others, the planner's input has the last one.
-pub(crate) fn paths_in_use(config: &Config, input: &PlannerInput) -> BTreeMap<AppIndex, PathIndex> {
-    let reached: BTreeSet<PeerIndex> = input.up.keys().map(|(_, peer)| *peer).collect();
-    let is_in_use =
-        |app: &AppIndex| reached.contains(&config[*app].peer) && !input.waiting.contains(app);
-    let now = input.now.iter();
-    let in_use = now.filter(|(app, _)| is_in_use(app));
-    in_use.map(|(app, path)| (*app, *path)).collect()
 }
 
 impl Gateway {
@@ -302,99 +210,6 @@ impl<'a> View<'a> {
 
     fn store_lost(&self) -> Option<Duration> {
         self.gateway.site.others_age(Stopwatch::now())
-    }
-
-    pub(crate) fn explanation(&self, index: AppIndex) -> Response {
-        let gateway = self.gateway;
-        let config = &gateway.config;
-        let app = &config[index];
-        let problem = PlanningProblem::new(config, &self.input);
-        let alone = PlanningProblem::new(config, &self.input.alone());
-        let candidates = problem.candidates(index, self.gateway.planning.steering.forecast_state());
-        let shown = self.app(index, app);
-        let measured = shown.delay.filter(|delay| delay.count > 0);
-        let gathered = |on: &str| {
-            let path = (0..config.paths.len())
-                .map(PathIndex)
-                .find(|path| config[*path].name.as_str() == on)?;
-            let live = self.path(path, &config[app.peer])?.aggregation;
-            live.filter(|_| app.class != Class::Message && gateway.may_be_aggregated(index))
-        };
-        let (place, path) = (self.last_place(index), self.path_in_use(index));
-        let subject = Subject {
-            config,
-            app,
-            index,
-            path,
-            last: match path {
-                Some(_) => None,
-                None => self.last_path(app.name.as_str(), place),
-            },
-            by: shown.assigned_by,
-            candidates: &candidates,
-            measured,
-            workload: self.input.workloads.get(&index).copied(),
-            loss: self.loss(index),
-            move_triggers: &alone
-                .thresholds(index, self.gateway.planning.steering.forecast_state()),
-            in_site: self.input.site.contains_key(&index),
-            assigned: match self.input.operator.get(&index) {
-                Some(path) => Some((*path, AssignedBy::Operator)),
-                None => app.path.map(|path| (path, AssignedBy::Pin)),
-            },
-            spent: self.spent(app.peer),
-            no_path: shown.no_path.as_deref(),
-            hold_downs: self.hold_downs(&config[app.peer]),
-            shared: &self.input.shared,
-            store_lost: self.store_lost(),
-            aggregation: shown.path.as_deref().and_then(gathered),
-        };
-        let state = |path: PathIndex| {
-            let shown = self.path(path, &config[app.peer]);
-            shown.map_or(PathState::Down, |shown| shown.state)
-        };
-        let status = self.gateway.status.app(app.name.as_str());
-        Response::Explanation(Box::new(Explanation {
-            app: app.name.to_string(),
-            text: subject.text() + &self.gateway.tenants_of(index, shown.path.as_deref()),
-            path: shown.path.clone(),
-            assigned_by: shown.assigned_by,
-            latency_target_seconds: shown
-                .stats
-                .latency_target
-                .map(|target| target.as_secs_f64()),
-            model: self.model(&self.apps()).0,
-            candidates: subject.views(state),
-            would_move: subject.would_move(),
-            aggregation: subject.aggregation,
-            delay: shown.delay,
-            last_move: status.and_then(|status| status.last_move.clone()),
-        }))
-    }
-
-    /// The paths to a peer that are on hold-down.
-    fn hold_downs(&self, peer: &Peer) -> BTreeMap<PathIndex, Duration> {
-        let peer = peer.name.as_str();
-        let paths = self
-            .session(peer)
-            .map(|session| (session.peer, &session.paths));
-        let paths = paths
-            .into_iter()
-            .flat_map(|(id, paths)| paths.iter().map(move |path| (id, path)));
-        let known = |(id, live): (core::PeerId, &core::PathSnapshot)| {
-            let path = PeerPath::new(id, live.id);
-            let left = self.gateway.planning.steering.hold_down_left(path, live)?;
-            Some((self.gateway.active.path_ids().index(live.id)?, left))
-        };
-        paths.filter_map(known).collect()
-    }
-
-    /// What is lost on the application's path, where anything is.
-    fn loss(&self, index: AppIndex) -> Option<Probability> {
-        let path = self.input.now.get(&index)?;
-        let to_peer = (*path, self.gateway.config[index].peer);
-        let sample = self.input.up.get(&to_peer)?.as_ref()?;
-        Some(sample.loss).filter(|loss| loss.get() > 0.0)
     }
 
     fn session(&self, peer: &str) -> Option<&SessionSnapshot> {
@@ -662,53 +477,6 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether measured delays agree with predicted ones, and where they do not.
-    fn model(&self, apps: &[AppSnapshot]) -> (ModelState, Option<String>) {
-        if self.gateway.config.gateway.planner == Planner::Off {
-            return (ModelState::Off, Some("the planner is off".into()));
-        }
-        let mut compared = false;
-        for app in apps {
-            // Planned with next to nothing; its delays are of what it sent before.
-            let index = self.gateway.config.app_named(&app.name);
-            let seen = index.and_then(|index| self.input.workloads.get(&index));
-            if seen == Some(&MeasuredWorkload::Stopped) {
-                continue;
-            }
-            let forecast = index
-                .and_then(|index| self.present.apps.get(index.0))
-                .and_then(|app| app.forecast);
-            if let Some(Err(why @ NoForecast::ModelOff { .. })) =
-                forecast.map(|forecast| forecast.delay)
-            {
-                return (ModelState::NotValid, Some(format!("{}: {why}", app.name)));
-            }
-            let delay = app
-                .delay
-                .as_ref()
-                .filter(|delay| delay.count >= MEASURED_MIN && app.class == Class::Message);
-            let (Some(delay), Some(predicted)) = (delay, app.stats.predicted_delay) else {
-                continue;
-            };
-            compared = true;
-            let predicted = predicted.as_secs_f64();
-            let difference = (delay.mean_seconds - predicted).abs();
-            if difference > (AGREEMENT_RATIO * predicted).max(AGREEMENT_MIN) {
-                let why = format!(
-                    "{}: {:.1} ms on average where {:.1} ms were predicted",
-                    app.name,
-                    delay.mean_seconds * 1e3,
-                    predicted * 1e3
-                );
-                return (ModelState::NotValid, Some(why));
-            }
-        }
-        match compared {
-            true => (ModelState::Valid, None),
-            false => (ModelState::Unverified, Some(not_compared(apps))),
-        }
-    }
-
     fn duration_since(&self, since: core::Instant) -> Duration {
         self.snapshot.at.saturating_duration_since(since)
     }
@@ -788,12 +556,4 @@ impl<'a> View<'a> {
 fn judged_by(apps: &[AppSnapshot], source: JudgedBy) -> u64 {
     let judged = apps.iter().filter(|app| app.judged_by == Some(source));
     judged.count() as u64
-}
-
-/// Why no application's delays were compared with its forecast.
-fn not_compared(apps: &[AppSnapshot]) -> String {
-    match !apps.is_empty() && apps.iter().all(|app| app.only_packets) {
-        true => "forecasts are not compared with the delays of IP packets".to_owned(),
-        false => format!("no application with {MEASURED_MIN} messages yet"),
-    }
 }
