@@ -25,8 +25,10 @@ mod arrivals;
 mod competing;
 mod delay;
 mod drain;
+mod hint;
 mod interface;
 mod loss;
+mod round;
 #[cfg(test)]
 mod tests;
 mod trial;
@@ -37,11 +39,13 @@ use keiro_units::{Bandwidth, ByteCount, Instant};
 
 pub use self::interface::{Arrival, Feedback, State};
 use self::{
-    arrivals::{Arrivals, Arrived, Mark},
+    arrivals::{Arrivals, Arrived},
     competing::Competing,
     delay::{BaseDelay, LoopTime},
     drain::{DRAIN_FIRST, DRAIN_LOOP, DRAIN_TIME, Lengthened, TEST_LOOP},
+    hint::Hint,
     loss::{LINE_MAX, LossMeter},
+    round::Round,
     trial::{CHECK_FLOOR_FIRST, Trial},
 };
 
@@ -121,20 +125,6 @@ const BURST_MAX: f64 = 2.0;
 /// pauses. What arrives then at once says nothing about the rate.
 const GAP: f64 = 0.1;
 const GAP_PACKETS: f64 = 8.0;
-/// A hint is worth a jump from here on; the part of it that comes first, and the part that confirms that.
-const HINT_WORTH: f64 = 1.25;
-const HINT_FIRST: f64 = 0.5;
-/// It is not believed at once: a round is at most so many times what arrived in the one before. Ours: trains of
-/// a line that serves in bursts say a hundred times its rate, and half of that fills a buffer in a round.
-const HINT_STEP: f64 = 4.0;
-/// Longer loops, s, leave no rounds for that. Ours: they are of satellites whose rate is steady.
-const HINT_STEP_LOOP: f64 = 0.25;
-const HINT_CONFIRMED: f64 = 0.4;
-const HINT_REST: f64 = 0.95;
-/// Time, s, for which a hint that was wrong is not believed again, unless it differs by [`HINT_NEWS`].
-const HINT_REFUTED_FOR: f64 = 10.0;
-const HINT_NEWS: f64 = 0.25;
-
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
     Startup,
@@ -160,62 +150,6 @@ enum Phase {
     },
     /// A foreign flow keeps the buffer full.
     Competing(Competing),
-}
-
-/// A capacity that trains report.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Hint {
-    None,
-    /// bytes/s.
-    New(f64),
-    /// Its first half is being sent.
-    First(f64),
-    Confirmed(f64),
-    Refuted {
-        rate: f64,
-        at: Instant,
-    },
-}
-
-/// A round trip of packets.
-#[derive(Clone, Copy, Debug)]
-struct Round {
-    began: Instant,
-    /// What had arrived with the first packet that left since.
-    first: Option<Mark>,
-    /// Shortest and longest queue, s, and those of the first packet and the last.
-    queue: f64,
-    longest: f64,
-    oldest: f64,
-    newest: f64,
-    /// The controller held something back.
-    is_blocked: bool,
-}
-
-impl Round {
-    const fn beginning(now: Instant) -> Self {
-        Self {
-            began: now,
-            first: None,
-            queue: f64::INFINITY,
-            longest: 0.0,
-            oldest: 0.0,
-            newest: 0.0,
-            is_blocked: false,
-        }
-    }
-}
-
-impl Round {
-    /// A packet has arrived that queued for `queue`, s.
-    fn on_queue(&mut self, queue: f64) {
-        if self.queue.is_infinite() {
-            self.oldest = queue;
-        }
-        self.newest = queue;
-        self.queue = self.queue.min(queue);
-        self.longest = self.longest.max(queue);
-    }
 }
 
 /// The controller of one path's rate in one direction.
@@ -428,22 +362,6 @@ impl PathRate {
     /// Nothing waits.
     pub fn on_idle(&mut self, now: Instant) {
         self.idle_since.get_or_insert(now);
-    }
-
-    /// Trains have measured the bottleneck.
-    pub fn on_trains(&mut self, now: Instant, capacity: Bandwidth) {
-        let rate = bytes_per_second(capacity);
-        self.hint = match self.hint {
-            Hint::First(_) => return,
-            Hint::Confirmed(known) if !differs(known, rate) => return,
-            // A line that serves in bursts makes trains say any rate above its own.
-            Hint::Refuted { rate: known, at }
-                if rate >= known * (1.0 - HINT_NEWS) && seconds(now, at) < HINT_REFUTED_FOR =>
-            {
-                return;
-            }
-            _ => Hint::New(rate),
-        };
     }
 
     /// The path is back after an outage: it is the same line more often than not.
@@ -702,45 +620,6 @@ impl PathRate {
         self.follow_hint(now, arrived);
     }
 
-    fn follow_hint(&mut self, now: Instant, arrived: f64) {
-        match self.hint {
-            // Trains shorter than a policer's bucket report the line behind it.
-            Hint::New(_) if self.is_cautious => {}
-            Hint::New(hint) if hint > self.rate * HINT_WORTH => {
-                let step = match self.loop_seconds() <= HINT_STEP_LOOP {
-                    true => arrived * HINT_STEP,
-                    false => f64::INFINITY,
-                };
-                self.rate = self.bounded(self.rate.max(step.min(hint * HINT_FIRST)));
-                if step >= hint * HINT_FIRST {
-                    self.hint = Hint::First(hint);
-                }
-            }
-            Hint::New(hint) => {
-                self.hint = Hint::Confirmed(hint);
-                if self.phase == Phase::Startup && hint * HINT_WORTH >= self.rate {
-                    // Twice as much would be more than the line carries.
-                    self.rate = self.bounded(self.rate.min(hint * HINT_REST));
-                    self.phase = Phase::Steady;
-                    self.headroom = self.target();
-                }
-            }
-            Hint::First(hint) if arrived >= hint * HINT_CONFIRMED => {
-                self.rate = self.bounded(self.rate.max(hint * HINT_REST).min(hint));
-                self.hint = Hint::Confirmed(hint);
-                self.phase = Phase::Steady;
-                self.headroom = self.target();
-            }
-            Hint::First(hint) => {
-                self.hint = Hint::Refuted {
-                    rate: hint,
-                    at: now,
-                }
-            }
-            _ => {}
-        }
-    }
-
     fn window_bytes(&self) -> f64 {
         let loop_time = self.loop_seconds();
         let time = match self.phase {
@@ -819,10 +698,6 @@ fn seconds(now: Instant, since: Instant) -> f64 {
 
 fn from_seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
-}
-
-fn differs(known: f64, rate: f64) -> bool {
-    (rate / known.max(1.0) - 1.0).abs() > HINT_NEWS
 }
 
 fn bytes_per_second(rate: Bandwidth) -> f64 {
