@@ -9,10 +9,14 @@ use netlink_packet_route::{
 
 use super::netlink::Netlink;
 
+/// The index of `lo` in every network namespace (`LOOPBACK_IFINDEX`, `include/net/flow.h`).
+const LOOPBACK: u32 = 1;
+
 /// Whether the kernel would now deliver a packet for `address` locally, or by multicast or broadcast also
 /// locally, in this network namespace; with `interface` (an index), only by that one. Takes some 10 µs.
 ///
-/// An unreachable address is not local.
+/// An unreachable address is not local. One that `lo` alone leads to is: for a moment after an IPv6 address was added,
+/// the kernel has a route to it and does not deliver yet.
 ///
 /// # Errors
 /// The kernel does not answer.
@@ -37,7 +41,8 @@ pub fn is_own(address: IpAddr, interface: Option<u32>) -> io::Result<bool> {
     let Some(Message::NewRoute(route)) = answer else {
         return Err(io::Error::other("the kernel does not say where it leads"));
     };
-    Ok(!matches!(route.header.kind, RouteType::Unicast))
+    let is_by_loopback = route.attributes.contains(&RouteAttribute::Oif(LOOPBACK));
+    Ok(is_by_loopback || !matches!(route.header.kind, RouteType::Unicast))
 }
 
 /// The kernel's errors for unreachable addresses.
