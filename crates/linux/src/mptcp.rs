@@ -31,7 +31,7 @@ pub struct Subflow {
 /// The subflows of a connected MPTCP socket.
 ///
 /// # Errors
-/// `EOPNOTSUPP` where the socket is plain TCP or has fallen back to it.
+/// `ENOPROTOOPT` where the socket is plain TCP or has fallen back to it.
 pub fn subflows(socket: &impl AsFd) -> io::Result<Vec<Subflow>> {
     let addresses = option::<Addresses>(socket, MPTCP_SUBFLOW_ADDRS)?;
     let states = option::<State>(socket, MPTCP_TCPINFO)?;

@@ -55,6 +55,9 @@ pub(crate) const CLIENTS: [&str; 4] = [
     "fd00:c3::/32",
 ];
 
+/// How many SYNs are sent again before the next one asks for plain TCP, two by default; Linux 6.16 or newer.
+const MPTCP_SYNS: &str = "/proc/sys/net/mptcp/syn_retrans_before_tcp_fallback";
+
 const TOPOLOGY: &str = r#"
 [host.server]
 [host.border]
@@ -155,6 +158,12 @@ impl Network {
         let network = Self {
             lab: Lab::builder(&topology).name(name).up().unwrap(),
         };
+        // On a busy machine answers are late, and a connection must not become plain TCP for that.
+        let ask_longer = || match Path::new(MPTCP_SYNS).exists() {
+            true => fs::write(MPTCP_SYNS, "255"),
+            false => Ok(()),
+        };
+        network.host("client").run(ask_longer).unwrap().unwrap();
         for number in 0..CLIENTS.len() {
             let address = client(number);
             network.ip("client", &format!("addr add {address}/128 dev lo nodad"));

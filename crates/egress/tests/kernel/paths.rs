@@ -81,7 +81,7 @@ pub(crate) fn connect(
 
 /// By which EPE addresses a connection has subflows.
 pub(crate) fn joined(here: &TcpStream) -> [bool; 2] {
-    let all = subflows(here).unwrap();
+    let all = subflows(here).expect("it is a connection of MPTCP");
     OWN.map(|own| {
         let own: std::net::IpAddr = own.parse().unwrap();
         let mut all = all.iter();
