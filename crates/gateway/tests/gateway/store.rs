@@ -51,6 +51,14 @@ fn store(site: &Site) -> StoreSnapshot {
     site.status().store.expect("it runs")
 }
 
+/// Waits for the state itself: where the disk is slow the store may be lost for a while at any time, and what an
+/// event reports may have been so before.
+fn wait_for_state(site: &Site, state: StoreState) {
+    wait_for(&format!("a store that is {state:?}"), || {
+        store(site).state == state
+    });
+}
+
 fn assign(site: &Site, app: &str, path: Option<&str>) {
     let request = Request::Assign {
         app: app.into(),
@@ -105,17 +113,13 @@ fn kill_and_restart() -> Result<(), String> {
     let (to_b, to_a) = (described("X", "b"), described("X", "a"));
     let pair = pair(&etcd, [&to_b, &to_a]);
     wait_for("the plan", || store(&pair.a).plan_revision.is_some());
-    let mut monitor = pair.a.client();
-    monitor.request(&Request::Monitor {}).unwrap();
     let mut receiver = pair.b.receiver("X");
     let mut sender = pair.a.sender("X");
     let mut plan = None;
     for number in 0..MESSAGES {
         if number == MESSAGES / 3 {
             etcd.kill();
-            let lost = |kind| matches!(kind, EventKind::StoreLost { .. }).then_some(());
-            next_event(&mut monitor, lost);
-            assert_eq!(store(&pair.a).state, StoreState::Lost);
+            wait_for_state(&pair.a, StoreState::Lost);
             plan = store(&pair.a).plan_revision;
             expect(plan.is_some(), "the last plan stays")?;
         }
@@ -123,8 +127,7 @@ fn kill_and_restart() -> Result<(), String> {
             let now = store(&pair.a).plan_revision;
             expect(now == plan, ("the last plan stays", plan, now))?;
             etcd.restart();
-            let back = |kind| matches!(kind, EventKind::StoreConnected { .. }).then_some(());
-            next_event(&mut monitor, back);
+            wait_for_state(&pair.a, StoreState::Connected);
         }
         sender.send(number, &body(number, 10_000));
         assert_eq!(next(&mut receiver).body, body(number, 10_000), "{number}");
@@ -582,11 +585,8 @@ fn leave_without_a_store() -> Result<(), String> {
     let connected = plan(&pair.a, true);
     assert!(connected.alone && !connected.applied, "{connected:?}");
 
-    let mut monitor = pair.a.client();
-    monitor.request(&Request::Monitor {}).unwrap();
     etcd.kill();
-    let lost = |kind| matches!(kind, EventKind::StoreLost { .. }).then_some(());
-    next_event(&mut monitor, lost);
+    wait_for_state(&pair.a, StoreState::Lost);
     deliver_for(&pair, Duration::from_secs(1));
     expect_on(&pair.a, "p1", "the last plan stays")?;
 
@@ -616,8 +616,7 @@ fn leave_without_a_store() -> Result<(), String> {
 
     let before = pair.a.app("X").path;
     etcd.restart();
-    let back = |kind| matches!(kind, EventKind::StoreConnected { .. }).then_some(());
-    next_event(&mut monitor, back);
+    wait_for_state(&pair.a, StoreState::Connected);
     wait_for("the site's plan to count again", || {
         plan(&pair.a, false)
             .site
@@ -730,9 +729,11 @@ fn shared_line(etcd: &Etcd) -> SharedLine {
     SharedLine { a, b, _hub: hub }
 }
 
+/// Without what the path takes, which is measured and longer on a busy machine.
 fn forecast_millis(site: &Site) -> Option<f64> {
-    let mean = site.app("X").stats.predicted_delay?;
-    Some(mean.as_secs_f64() * 1e3)
+    let terms = plan(site, false).apps[0].terms?;
+    let mean = terms.predicted_delay_seconds? - terms.propagation_seconds;
+    Some(mean * 1e3)
 }
 
 /// The other gateways on the application's path, as far as `show app` and `show path` say the same: what changes
@@ -767,7 +768,7 @@ fn two_gateways_of_a_site_forecast_what_both_send_over_a_line() {
 }
 
 fn forecast_by_both() -> Result<(), String> {
-    /// T + H (1 + Q/W) + B: 45 % by each, H = 5.92 ms, B = 18.92 - 2 * 1.72 ms.
+    /// H (1 + Q/W) + B: 45 % by each, H = 5.92 ms, B = 18.92 - 2 * 1.72 ms.
     const JOINT: f64 = 24.1;
     const ALONE: f64 = 5.92;
     let mut etcd = Etcd::start();
@@ -778,7 +779,7 @@ fn forecast_by_both() -> Result<(), String> {
         });
         let forecast = forecast_millis(own);
         println!("forecast by both: {forecast:?} ms");
-        let is_joint = forecast.is_some_and(|ms| (ms / JOINT - 1.0).abs() < 0.1);
+        let is_joint = forecast.is_some_and(|ms| (ms / JOINT - 1.0).abs() < 0.01);
         expect(is_joint, ("the joint forecast", forecast))?;
         let text = explained(own);
         let part = format!("Of Q, 85.6 Mbit/s by gateway {other}.");
@@ -792,7 +793,7 @@ fn forecast_by_both() -> Result<(), String> {
     }
     // What was known last counts while the store is gone, and its age is named.
     etcd.kill();
-    wait_for("the loss", || store(&site.a).state == StoreState::Lost);
+    wait_for_state(&site.a, StoreState::Lost);
     wait_for("the age of what is known", || {
         let line = site.a.app("X").shared_line;
         line.is_some_and(|line| line.age_seconds.is_some() && line.gateways.len() == 1)
@@ -801,9 +802,7 @@ fn forecast_by_both() -> Result<(), String> {
     let part = "by gateway b. The plan store has not answered for ";
     expect(text.contains(part), &text)?;
     etcd.restart();
-    wait_for("the store", || {
-        store(&site.a).state == StoreState::Connected
-    });
+    wait_for_state(&site.a, StoreState::Connected);
     wait_for("the other gateway again", || {
         others_on_line(&site.a).len() == 1
     });
@@ -811,6 +810,6 @@ fn forecast_by_both() -> Result<(), String> {
     site.b.stop();
     wait_for("a line for one", || others_on_line(&site.a).is_empty());
     let forecast = forecast_millis(&site.a);
-    let is_alone = forecast.is_some_and(|ms| (ms / ALONE - 1.0).abs() < 0.1);
+    let is_alone = forecast.is_some_and(|ms| (ms / ALONE - 1.0).abs() < 0.01);
     expect(is_alone, ("the forecast for one", forecast))
 }
