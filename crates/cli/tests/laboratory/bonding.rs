@@ -9,24 +9,19 @@ use std::{
 };
 
 use crate::{
-    harness::{LIMIT, eventually},
+    carried_connection::CarriedConnection,
+    harness::eventually,
     links::{FAR, HOSTS, NEAR},
     pair::{Pair, Setup},
 };
 
 const APP: &str = "bytes";
-/// Where the connection enters at tokyo and leaves at osaka.
-const NEAR_END: &str = "127.0.0.1:5020";
-const FAR_END: &str = "127.0.0.1:5021";
 const BYTES: usize = 20_000_000;
 
 /// The application at tokyo (0) or osaka (1).
 fn app(own: usize) -> String {
     let peer = HOSTS[1 - own];
-    let end = match own {
-        0 => format!("[[listener]]\napp = \"{APP}\"\ntcp = \"{NEAR_END}\"\n"),
-        _ => format!("[[forward]]\napp = \"{APP}\"\ntcp = \"{FAR_END}\"\nallow_local = true\n"),
-    };
+    let end = CarriedConnection::end_of(APP, own);
     format!(
         "[[app]]\nname = \"{APP}\"\nclass = \"stream\"\npeer = \"{peer}\"\npaths = \"spread\"\n{end}"
     )
@@ -38,13 +33,7 @@ fn one_connection_is_carried_by_both_links() {
         more: [app(0), app(1)],
         ..Setup::of(&[NEAR, FAR])
     });
-    let host = |name: &str| pair.lab.host(name).expect("a host");
-    let listener = host("osaka").run(|| TcpListener::bind(FAR_END));
-    let listener = listener.expect("in the host").expect("it listens");
-    let near = host("tokyo").run(|| TcpStream::connect(NEAR_END));
-    let mut near = near.expect("in the host").expect("it is accepted");
-    let (mut far, _) = listener.accept().expect("it arrives");
-    far.set_read_timeout(Some(LIMIT)).expect("a limit");
+    let CarriedConnection { mut near, mut far } = CarriedConnection::open(&pair);
     let byte = |number: usize| (number % 251) as u8;
     let begun = Instant::now();
     thread::scope(|scope| {

@@ -2,6 +2,7 @@
 //! die, configurations change and gateways stop. Needs root and iproute2, and fails without.
 
 mod bonding;
+mod carried_connection;
 mod endpoints;
 mod flow;
 #[path = "../harness/mod.rs"]

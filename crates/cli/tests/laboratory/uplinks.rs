@@ -6,7 +6,7 @@ use std::{
     fmt::Write as _,
     fs,
     io::{Read, Write},
-    net::{Shutdown, TcpListener, TcpStream},
+    net::Shutdown,
     process::Stdio,
     sync::{
         Arc,
@@ -20,8 +20,9 @@ use keiro_lab::{Lab, Process};
 use keiro_linux::process::{SIGKILL, SIGTERM};
 
 use crate::{
+    carried_connection::CarriedConnection,
     flow::Flow,
-    harness::{LIMIT, Site, eventually, finish, shown},
+    harness::{Site, eventually, finish, shown},
     pair::{APP, Gateway, Pair},
 };
 
@@ -45,10 +46,6 @@ b = { host = "osaka", addresses = ["203.0.113.2/28", "2001:db8::2/64"] }
 each_way = { rate = "50Mbit", delay = "10ms", buffer = "128KiB" }
 "#;
 
-/// Where connections enter at tokyo and leave at osaka.
-const NEAR_END: &str = "127.0.0.1:5020";
-const FAR_END: &str = "127.0.0.1:5021";
-
 /// A TCP connection from tokyo to osaka that carries a known sequence of bytes.
 struct Bytes {
     stop: Arc<AtomicBool>,
@@ -58,13 +55,7 @@ struct Bytes {
 
 impl Bytes {
     fn start(pair: &Pair) -> Self {
-        let host = |name: &str| pair.lab.host(name).expect("a host");
-        let listener = host("osaka").run(|| TcpListener::bind(FAR_END));
-        let listener = listener.expect("in the host").expect("it listens");
-        let near = host("tokyo").run(|| TcpStream::connect(NEAR_END));
-        let mut near = near.expect("in the host").expect("it is accepted");
-        let (mut far, _) = listener.accept().expect("it arrives");
-        far.set_read_timeout(Some(LIMIT)).expect("a limit");
+        let CarriedConnection { mut near, mut far } = CarriedConnection::open(pair);
         let stop = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&stop);
         let writing = thread::spawn(move || {
@@ -174,10 +165,7 @@ fn text(own: usize, beginning: String, peer_key: &str, locals: [&str; 2]) -> Str
         _ => String::new(),
     };
     let peer = ["osaka", "tokyo"][own];
-    let bytes = match own {
-        0 => format!("[[listener]]\napp = \"bytes\"\ntcp = \"{NEAR_END}\"\n"),
-        _ => format!("[[forward]]\napp = \"bytes\"\ntcp = \"{FAR_END}\"\nallow_local = true\n"),
-    };
+    let bytes = CarriedConnection::end_of("bytes", own);
     let _ = write!(
         text,
         "[[peer]]\nname = \"{peer}\"\npublic_key = \"{peer_key}\"\n{endpoints}\
