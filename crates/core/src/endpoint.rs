@@ -1,14 +1,15 @@
 //! All peers of one gateway: finds the session of a datagram, answers handshakes, hands out work.
 
-mod cookie_rate_limit;
-mod cookie_requests;
 mod handshake_load;
 mod handshake_queue;
 mod handshake_seeds;
 mod handshakes;
+mod networks;
 mod peer_addresses;
 mod peer_reports;
 mod replies;
+mod reply_rate_limit;
+mod reply_requests;
 mod response_cache;
 mod stranger_overflows;
 mod streams;
@@ -665,7 +666,6 @@ impl Endpoint {
         self.load.check_invariants();
         self.waiting.check_invariants();
         self.response_cache.check_invariants();
-        self.wrong_keys.check_invariants();
         self.replies.check_invariants();
         self.turns.check_invariants();
         assert!(self.spare.len() <= SPARE_MAX, "spare buffers");

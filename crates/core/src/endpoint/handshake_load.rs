@@ -10,24 +10,27 @@ use std::{
     time::Duration,
 };
 
-use keiro_units::{Bandwidth, Instant};
+use keiro_units::Instant;
 
-use super::{cookie_rate_limit::CookieRateLimit, cookie_requests::CookieRequestTable};
-use crate::id::SocketId;
+use super::{
+    networks::host,
+    reply_rate_limit::{InitiationSource, ReplyRateLimit},
+    reply_requests::ReplyRequestTable,
+};
 
 /// The window over which handshakes are counted.
 const LOAD_WINDOW: Duration = Duration::from_secs(1);
 /// Proven addresses whose handshakes are counted at once; beyond that the oldest is forgotten.
 const SOURCES_MAX: usize = 1024;
-/// Cookie replies per second to the address of a peer that no stranger can use up at another. Ours: a peer begins twice a second at most, on
-/// each of its paths.
-const COOKIES_PER_PEER_ADDRESS_MAX: u32 = 20;
+/// Cookie replies per second to the address of a peer, and as many version replies, that no stranger can use up
+/// at another. Ours: a peer begins twice a second at most, on each of its paths.
+const REPLIES_PER_PEER_ADDRESS_MAX: u32 = 20;
 /// Handshakes that are answered per second without a cookie at the address of a peer while there is
 /// load. Ours: as many as a peer begins.
 const HANDSHAKES_PER_PEER_ADDRESS_MAX: u32 = 2;
-/// Version replies per window, 42 kbit/s. Ours: a peer sends an initiation every half second at
-/// most, and a flood must not take the room of cookie replies.
-const VERSION_REPLIES_MAX: u32 = 100;
+/// Version replies per window before there is load; beyond, they share the limits of cookie replies. Ours: as
+/// many as initiations are read without a cookie.
+const VERSION_REPLIES_WITHOUT_LOAD_MAX: u32 = 100;
 /// Handshakes that one proven address may begin in a window while there is load.
 const HANDSHAKES_PER_SOURCE_MAX: u32 = 5;
 
@@ -42,11 +45,20 @@ pub(super) enum SourceClass {
     Stranger,
 }
 
+/// On whose account a reply is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReplyShare {
+    /// On that of a peer's address.
+    PeerAddress,
+    /// On that of all strangers.
+    Strangers,
+}
+
 /// What is to be done with an initiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
     Read(SourceClass),
-    Cookie,
+    Cookie(ReplyShare),
     Refused,
 }
 
@@ -58,8 +70,8 @@ pub(super) struct HandshakeLoad {
     version_replies: u32,
     proven: Sources,
     peer_addresses: BTreeMap<IpAddr, PeerAddressCounts>,
-    cookies: CookieRateLimit,
-    cookie_requests: Option<CookieRequestTable>,
+    replies: ReplyRateLimit,
+    reply_requests: Option<ReplyRequestTable>,
 }
 
 /// Handshakes by proven address.
@@ -74,18 +86,7 @@ struct Sources {
 struct PeerAddressCounts {
     handshakes: u32,
     cookies: u32,
-}
-
-/// An initiation while there is load.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct InitiationUnderLoad {
-    pub(super) source: IpAddr,
-    pub(super) with_cookie: bool,
-    /// A peer is known at `source`.
-    pub(super) is_peer_address: bool,
-    /// Where it came, and what may leave there; `None`: it is not bounded.
-    pub(super) socket: SocketId,
-    pub(super) uplink: Option<Bandwidth>,
+    version_replies: u32,
 }
 
 impl HandshakeLoad {
@@ -100,36 +101,45 @@ impl HandshakeLoad {
     pub(super) fn admit_under_load(
         &mut self,
         now: Instant,
-        initiation: InitiationUnderLoad,
+        source: InitiationSource,
+        with_cookie: bool,
         hash_seed: impl FnOnce() -> [u64; 3],
     ) -> Admission {
-        let source = prefix(initiation.source);
-        if initiation.with_cookie {
-            return match self.proven.admit(source) {
+        if with_cookie {
+            return match self.proven.admit(host(source.address)) {
                 true => Admission::Read(SourceClass::Proven),
                 false => Admission::Refused,
             };
         }
         // What others send in a peer's name must not shut it out: beyond its own share it is a stranger.
-        if initiation.is_peer_address
-            && let Some(admission) = self.admit_peer_address(initiation.source)
+        if source.is_peer_address
+            && let Some(admission) = self.admit_peer_address(source.address)
         {
             return admission;
         }
-        let requests = self
-            .cookie_requests
-            .get_or_insert_with(|| CookieRequestTable::new(hash_seed()));
-        let before = requests.on_request(source);
-        match self
-            .cookies
-            .admit(now, initiation.socket, initiation.uplink, before)
-        {
-            true => {
-                requests.on_answered(source);
-                Admission::Cookie
-            }
+        match self.admit_stranger(now, source, hash_seed) {
+            true => Admission::Cookie(ReplyShare::Strangers),
             false => Admission::Refused,
         }
+    }
+
+    /// Whether a stranger's initiation gets a reply.
+    fn admit_stranger(
+        &mut self,
+        now: Instant,
+        source: InitiationSource,
+        hash_seed: impl FnOnce() -> [u64; 3],
+    ) -> bool {
+        let asking = host(source.address);
+        let requests = self
+            .reply_requests
+            .get_or_insert_with(|| ReplyRequestTable::new(hash_seed()));
+        let before = requests.on_request(asking);
+        let is_admitted = self.replies.admit(now, source, before);
+        if is_admitted {
+            requests.on_answered(asking);
+        }
+        is_admitted
     }
 
     /// `None`: the address has used up its own share.
@@ -140,14 +150,29 @@ impl HandshakeLoad {
             return Some(Admission::Read(SourceClass::PeerAddress));
         }
         counts.cookies = counts.cookies.saturating_add(1);
-        (counts.cookies <= COOKIES_PER_PEER_ADDRESS_MAX).then_some(Admission::Cookie)
+        let has_share = counts.cookies <= REPLIES_PER_PEER_ADDRESS_MAX;
+        has_share.then_some(Admission::Cookie(ReplyShare::PeerAddress))
     }
 
-    /// Whether another version reply may be sent in this window.
-    pub(super) fn admits_version_reply(&mut self, now: Instant) -> bool {
+    /// Decides about an initiation of another version. `None`: it is not answered.
+    pub(super) fn admit_version_reply(
+        &mut self,
+        now: Instant,
+        source: InitiationSource,
+        hash_seed: impl FnOnce() -> [u64; 3],
+    ) -> Option<ReplyShare> {
         self.start_window(now);
+        if source.is_peer_address {
+            let counts = self.peer_addresses.entry(source.address).or_default();
+            counts.version_replies = counts.version_replies.saturating_add(1);
+            if counts.version_replies <= REPLIES_PER_PEER_ADDRESS_MAX {
+                return Some(ReplyShare::PeerAddress);
+            }
+        }
         self.version_replies = self.version_replies.saturating_add(1);
-        self.version_replies <= VERSION_REPLIES_MAX
+        let is_admitted = self.version_replies <= VERSION_REPLIES_WITHOUT_LOAD_MAX
+            || self.admit_stranger(now, source, hash_seed);
+        is_admitted.then_some(ReplyShare::Strangers)
     }
 
     /// # Panics
@@ -160,6 +185,7 @@ impl HandshakeLoad {
             self.proven.oldest_first.len(),
             "every proven address has an age"
         );
+        self.replies.check_invariants();
     }
 
     fn start_window(&mut self, now: Instant) {
@@ -167,11 +193,11 @@ impl HandshakeLoad {
             return;
         }
         // Who asked is forgotten when a window passes in which it was not needed.
-        let had_load = self.cookies.was_used();
+        let had_load = self.replies.was_used();
         *self = Self {
             since: now,
-            cookie_requests: self.cookie_requests.take().filter(|_| had_load),
-            cookies: std::mem::take(&mut self.cookies).into_next_second(),
+            reply_requests: self.reply_requests.take().filter(|_| had_load),
+            replies: std::mem::take(&mut self.replies).into_next_second(),
             ..Self::default()
         };
     }
@@ -192,13 +218,5 @@ impl Sources {
         self.counts.insert(source, 1);
         self.oldest_first.push_back(source);
         true
-    }
-}
-
-/// A host that has one IPv6 address usually has its whole /64.
-pub(super) fn prefix(source: IpAddr) -> IpAddr {
-    match source {
-        IpAddr::V4(_) => source,
-        IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() & !u128::from(u64::MAX)).into()),
     }
 }

@@ -12,7 +12,7 @@ use std::{
 
 use keiro_units::Instant;
 
-use super::handshake_load::SourceClass;
+use super::{handshake_load::SourceClass, networks::network};
 use crate::{datagram::DatagramMeta, wire::INITIATION_LEN};
 
 /// Initiations are read this far apart on average. Ours: one takes 0.1 ms, and 0.25 ms if it is
@@ -157,13 +157,5 @@ impl NetworkQueues {
         }
         self.len -= 1;
         Some(initiation)
-    }
-}
-
-/// What one customer of a provider usually has at most: an IPv6 /48, an IPv4 /24.
-fn network(source: IpAddr) -> IpAddr {
-    match source {
-        IpAddr::V4(ip) => IpAddr::V4((ip.to_bits() & 0xffff_ff00).into()),
-        IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() & !(u128::MAX >> 48)).into()),
     }
 }

@@ -10,10 +10,12 @@ use rand_core::RngCore;
 
 use super::{
     DatagramMeta, Endpoint,
-    handshake_load::{Admission, InitiationUnderLoad, SourceClass},
+    handshake_load::{Admission, ReplyShare, SourceClass},
     handshake_queue::WaitingInitiation,
+    peer_addresses::PeerAddress,
     peer_reports::Sender,
     replies::UnpacedPacket,
+    reply_rate_limit::InitiationSource,
 };
 use crate::{
     config::Cipher,
@@ -32,6 +34,9 @@ use crate::{
 
 /// Handshake packets that wait to be sent at most; more are dropped, their senders try again.
 pub(super) const OUTBOX_MAX: usize = 256;
+/// Of the peers behind one address, so many are looked at to say which one has sent. Ours: a look takes some
+/// 100 ns.
+const SUSPECTS_MAX: usize = 64;
 
 /// Keys that a handshake has agreed on.
 #[derive(Clone, Copy)]
@@ -98,8 +103,8 @@ impl Endpoint {
                 self.answer_waiting(now);
                 true
             }
-            Admission::Cookie => {
-                self.send_cookie(meta, header.sender, packet);
+            Admission::Cookie(share) => {
+                self.send_cookie(meta, share, header.sender, packet);
                 false
             }
             Admission::Refused => {
@@ -122,26 +127,55 @@ impl Endpoint {
                 false => SourceClass::Stranger,
             });
         }
-        let source = meta.remote.ip();
-        let initiation = InitiationUnderLoad {
-            source,
-            with_cookie,
-            is_peer_address: !with_cookie && self.is_peer_address(now, source),
-            socket: meta.socket,
-            uplink: self.uplinks.rate(meta.socket),
-        };
+        let source = self.initiation_source(now, meta);
         let random = &mut self.random;
         let hash_seed = || [0; 3].map(|_: u64| random.next_u64());
-        self.load.admit_under_load(now, initiation, hash_seed)
+        self.load
+            .admit_under_load(now, source, with_cookie, hash_seed)
+    }
+
+    fn initiation_source(&mut self, now: Instant, meta: DatagramMeta) -> InitiationSource {
+        let address = meta.remote.ip();
+        InitiationSource {
+            address,
+            is_peer_address: self.is_peer_address(now, address),
+            socket: meta.socket,
+            uplink: self.uplinks.rate(meta.socket),
+        }
     }
 
     pub(super) fn is_peer_address(&mut self, now: Instant, address: IpAddr) -> bool {
         if self.peer_addresses.is_stale(now) {
-            let remotes = self.peers.values().flat_map(|peer| peer.remotes());
-            let addresses = remotes.map(|(_, remote)| remote.ip());
+            let addresses = self.peers.iter().flat_map(|(id, session)| {
+                let remotes = session.remotes().into_iter();
+                remotes.map(|(_, remote)| PeerAddress::new(remote, *id))
+            });
             self.peer_addresses.collect(now, addresses);
         }
         self.peer_addresses.contains(address)
+    }
+
+    /// Which peer has sent from an address that is a peer's, preferably one with the same port: a NAT may have
+    /// changed it. `None`: a peer that is up is at this address, or only such ones are behind it.
+    pub(super) fn suspect(&self, remote: SocketAddr) -> Option<Sender> {
+        let is_up =
+            |known: &&PeerAddress| self.peers.get(&known.peer).is_none_or(|peer| peer.is_up());
+        let exact = self.peer_addresses.at(remote);
+        if exact.iter().take(SUSPECTS_MAX).any(|known| is_up(&known)) {
+            return None;
+        }
+        // Others may be behind the same NAT.
+        let known = match exact.is_empty() {
+            true => self.peer_addresses.at_ip(remote.ip()),
+            false => exact,
+        };
+        let known = known.iter().take(SUSPECTS_MAX);
+        let mut suspects = known.filter(|known| !is_up(known)).map(|known| known.peer);
+        let first = suspects.next()?;
+        Some(match suspects.all(|other| other == first) {
+            true => Sender::Peer(first),
+            false => Sender::Shared,
+        })
     }
 
     /// Reads the initiation whose turn it is, if it is time.
@@ -381,19 +415,22 @@ impl Endpoint {
             return;
         }
         self.drops.version += 1;
-        // Finding the peer of an address takes a look at all of them.
-        if self.peers.is_empty() || !self.load.admits_version_reply(now) {
+        if self.peers.is_empty() {
             return;
         }
-        let sender = self.sender_at(meta.remote);
+        let source = self.initiation_source(now, meta);
+        let suspect = self.suspect(meta.remote).filter(|_| source.is_peer_address);
+        let sender = suspect.unwrap_or(Sender::Stranger);
         self.report_mismatch(now, sender, meta.remote, Versions::only(header.version));
+        let random = &mut self.random;
+        let hash_seed = || [0; 3].map(|_: u64| random.next_u64());
+        let Some(share) = self.load.admit_version_reply(now, source, hash_seed) else {
+            return;
+        };
         if let Some(reply) = version_reply(&self.mac_keys, packet, header.sender) {
             debug_assert!(reply.len() < packet.len(), "a reply amplifies nothing");
-            let sent = self.replies.push(UnpacedPacket {
-                socket: meta.socket,
-                remote: meta.remote,
-                bytes: reply,
-            });
+            let reply = UnpacedPacket::from((meta.socket, meta.remote, reply));
+            let sent = self.replies.push(share, reply);
             self.stats.sent_version_replies += u64::from(sent);
             self.drops.rate_limited += u64::from(!sent);
         }
@@ -443,19 +480,6 @@ impl Endpoint {
                 theirs,
                 ours: Versions::SUPPORTED,
             });
-        }
-    }
-
-    /// Which of the peers that are not up have a path to this address.
-    fn sender_at(&self, remote: SocketAddr) -> Sender {
-        let mut at_address = self.peers.iter().filter(|(_, session)| {
-            let remotes = session.remotes();
-            !session.is_up() && remotes.iter().any(|(_, address)| *address == remote)
-        });
-        match (at_address.next(), at_address.next()) {
-            (None, _) => Sender::Stranger,
-            (Some((id, _)), None) => Sender::Peer(*id),
-            (Some(_), Some(_)) => Sender::Shared,
         }
     }
 
@@ -575,7 +599,7 @@ impl Endpoint {
     /// Answers a gateway that is not served. Its path's pacer pays without being asked.
     pub(super) fn send_beside_pacer(&mut self, now: Instant, id: PeerId, packet: UnpacedPacket) {
         let (socket, remote, len) = (packet.socket, packet.remote, packet.bytes.len());
-        match self.replies.push(packet) {
+        match self.replies.push(ReplyShare::PeerAddress, packet) {
             true => self.debit(now, id, socket, remote, len),
             false => self.drops.rate_limited += 1,
         }
@@ -620,7 +644,7 @@ impl Endpoint {
         }
     }
 
-    fn send_cookie(&mut self, meta: DatagramMeta, sender: u32, packet: &[u8]) {
+    fn send_cookie(&mut self, meta: DatagramMeta, share: ReplyShare, sender: u32, packet: &[u8]) {
         let reply = cookie_reply(
             &self.mac_keys,
             &self.cookies,
@@ -630,11 +654,8 @@ impl Endpoint {
             &mut self.random,
         );
         if let Some(reply) = reply {
-            let sent = self.replies.push(UnpacedPacket {
-                socket: meta.socket,
-                remote: meta.remote,
-                bytes: reply,
-            });
+            let reply = UnpacedPacket::from((meta.socket, meta.remote, reply));
+            let sent = self.replies.push(share, reply);
             self.stats.sent_cookies += u64::from(sent);
             self.drops.rate_limited += u64::from(!sent);
         }

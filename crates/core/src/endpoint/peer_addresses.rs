@@ -1,8 +1,13 @@
 //! The addresses at which peers are known, to distinguish them from strangers before anything is decrypted.
 
-use std::{net::IpAddr, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use keiro_units::Instant;
+
+use crate::id::PeerId;
 
 /// The addresses are collected again after this time, if they are asked for. Ours: collecting those of
 /// ten thousand peers takes some milliseconds.
@@ -11,8 +16,27 @@ const COLLECT_EVERY: Duration = Duration::from_secs(1);
 /// Addresses of all peers as of the last time that they were collected.
 #[derive(Default)]
 pub(super) struct PeerAddresses {
-    sorted: Vec<IpAddr>,
+    /// Sorted.
+    known: Vec<PeerAddress>,
     collected_at: Option<Instant>,
+}
+
+/// An address of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct PeerAddress {
+    ip: IpAddr,
+    pub(super) port: u16,
+    pub(super) peer: PeerId,
+}
+
+impl PeerAddress {
+    pub(super) fn new(remote: SocketAddr, peer: PeerId) -> Self {
+        Self {
+            ip: remote.ip(),
+            port: remote.port(),
+            peer,
+        }
+    }
 }
 
 impl PeerAddresses {
@@ -21,11 +45,11 @@ impl PeerAddresses {
         collected_at.is_none_or(|at| now.saturating_duration_since(at) >= COLLECT_EVERY)
     }
 
-    pub(super) fn collect(&mut self, now: Instant, addresses: impl Iterator<Item = IpAddr>) {
-        self.sorted.clear();
-        self.sorted.extend(addresses);
-        self.sorted.sort_unstable();
-        self.sorted.dedup();
+    pub(super) fn collect(&mut self, now: Instant, addresses: impl Iterator<Item = PeerAddress>) {
+        self.known.clear();
+        self.known.extend(addresses);
+        self.known.sort_unstable();
+        self.known.dedup();
         self.collected_at = Some(now);
     }
 
@@ -34,7 +58,22 @@ impl PeerAddresses {
         self.collected_at = None;
     }
 
-    pub(super) fn contains(&self, address: IpAddr) -> bool {
-        self.sorted.binary_search(&address).is_ok()
+    pub(super) fn contains(&self, ip: IpAddr) -> bool {
+        !self.at_ip(ip).is_empty()
+    }
+
+    /// The peers at an IP address.
+    pub(super) fn at_ip(&self, ip: IpAddr) -> &[PeerAddress] {
+        let from = self.known.partition_point(|known| known.ip < ip);
+        let known = &self.known[from..];
+        &known[..known.partition_point(|known| known.ip == ip)]
+    }
+
+    /// The peers at an IP address and port.
+    pub(super) fn at(&self, remote: SocketAddr) -> &[PeerAddress] {
+        let known = self.at_ip(remote.ip());
+        let from = known.partition_point(|known| known.port < remote.port());
+        let known = &known[from..];
+        &known[..known.partition_point(|known| known.port == remote.port())]
     }
 }

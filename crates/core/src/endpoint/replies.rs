@@ -3,9 +3,10 @@
 
 use std::{collections::VecDeque, net::SocketAddr};
 
+use super::handshake_load::ReplyShare;
 use crate::id::SocketId;
 
-/// Replies that wait at most; more are dropped, their receivers ask again.
+/// Replies that wait on each [`ReplyShare`] at most; more are dropped, their receivers ask again.
 const WAITING_MAX: usize = 256;
 /// Replies that leave without a look at the peers, after these had nothing to send. Ours: they take
 /// some 50 µs.
@@ -33,7 +34,8 @@ impl From<(SocketId, SocketAddr, Vec<u8>)> for UnpacedPacket {
 /// Cookie and version replies.
 #[derive(Default)]
 pub(super) struct Replies {
-    waiting: VecDeque<UnpacedPacket>,
+    to_peer_addresses: VecDeque<UnpacedPacket>,
+    to_strangers: VecDeque<UnpacedPacket>,
     /// Replies that may leave before the peers are asked again.
     allowed: u32,
     batches: u32,
@@ -41,28 +43,32 @@ pub(super) struct Replies {
 
 impl Replies {
     /// Whether there was room.
-    pub(super) fn push(&mut self, packet: UnpacedPacket) -> bool {
-        let has_room = self.waiting.len() < WAITING_MAX;
+    pub(super) fn push(&mut self, share: ReplyShare, packet: UnpacedPacket) -> bool {
+        let waiting = match share {
+            ReplyShare::PeerAddress => &mut self.to_peer_addresses,
+            ReplyShare::Strangers => &mut self.to_strangers,
+        };
+        let has_room = waiting.len() < WAITING_MAX;
         if has_room {
-            self.waiting.push_back(packet);
+            waiting.push_back(packet);
         }
         has_room
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.to_peer_addresses.is_empty() && self.to_strangers.is_empty()
     }
 
     /// A reply that leaves before the peers are asked for packets.
     pub(super) fn poll_before_peers(&mut self) -> Option<UnpacedPacket> {
         self.allowed = self.allowed.checked_sub(1)?;
-        self.waiting.pop_front()
+        self.pop()
     }
 
     /// The peers have nothing to send.
     pub(super) fn poll_behind_peers(&mut self) -> Option<UnpacedPacket> {
         self.batches = 0;
-        let reply = self.waiting.pop_front()?;
+        let reply = self.pop()?;
         self.allowed = WITHOUT_A_LOOK - 1;
         Some(reply)
     }
@@ -77,10 +83,17 @@ impl Replies {
         }
     }
 
+    fn pop(&mut self) -> Option<UnpacedPacket> {
+        let to_peer = self.to_peer_addresses.pop_front();
+        to_peer.or_else(|| self.to_strangers.pop_front())
+    }
+
     /// # Panics
     ///
     /// Panics with the invariant's name if one does not hold.
     pub(super) fn check_invariants(&self) {
-        assert!(self.waiting.len() <= WAITING_MAX, "replies that wait");
+        for waiting in [&self.to_peer_addresses, &self.to_strangers] {
+            assert!(waiting.len() <= WAITING_MAX, "replies that wait");
+        }
     }
 }

@@ -2,11 +2,7 @@
 //!
 //! Their senders are not proven, so a report changes nothing, is rare, and never accuses a peer that is up.
 
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, SocketAddr},
-    time::Duration,
-};
+use std::net::SocketAddr;
 
 use keiro_units::Instant;
 
@@ -19,11 +15,6 @@ use crate::{
     id::PeerId,
 };
 
-/// The peer of an address is looked for once in this time for each kind of fault. Ours.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Addresses that are looked for in that time: each takes a look at all peers. Ours.
-const LOOKS_MAX: usize = 10;
-
 /// When such handshakes were reported.
 #[derive(Default)]
 pub(super) struct WrongKeys {
@@ -33,11 +24,10 @@ pub(super) struct WrongKeys {
     with_our_key: PeerReports,
     /// The sender has seen our initiation.
     preshared: PeerReports,
-    looked_at: BTreeMap<(IpAddr, Proof), Instant>,
 }
 
 /// What the sender of a handshake with a wrong key has shown to know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Proof {
     Nothing,
     OurPublicKey,
@@ -62,18 +52,6 @@ impl WrongKeys {
         self.preshared.forget(peer);
     }
 
-    /// Whether the peer of an address may be looked for now.
-    fn admit_look(&mut self, now: Instant, address: IpAddr, proof: Proof) -> bool {
-        let is_recent = |at: &mut Instant| now.saturating_duration_since(*at) < LOOK_INTERVAL;
-        self.looked_at.retain(|_, at| is_recent(at));
-        let key = (address, proof);
-        let is_due = self.looked_at.len() < LOOKS_MAX && !self.looked_at.contains_key(&key);
-        if is_due {
-            self.looked_at.insert(key, now);
-        }
-        is_due
-    }
-
     /// Whether to report a fault now. At the addresses of peers each proof has reports that the others cannot
     /// use up, so that forged packets hide no mistake; strangers share theirs.
     fn admit(&mut self, now: Instant, sender: Sender, proof: Proof) -> bool {
@@ -84,13 +62,6 @@ impl WrongKeys {
             Proof::OurInitiation => &mut self.preshared,
         };
         reports.admit(now, sender)
-    }
-
-    /// # Panics
-    ///
-    /// Panics with the invariant's name if one does not hold.
-    pub(super) fn check_invariants(&self) {
-        assert!(self.looked_at.len() <= LOOKS_MAX, "looks for peers");
     }
 }
 
@@ -103,10 +74,7 @@ impl Endpoint {
         if !self.is_peer_address(now, remote.ip()) {
             return self.report_wrong_key(now, Sender::Stranger, remote, fault);
         }
-        let proof = Proof::of(&fault);
-        if self.wrong_keys.admit_look(now, remote.ip(), proof)
-            && let Some(sender) = self.suspect(remote)
-        {
+        if let Some(sender) = self.suspect(remote) {
             self.report_wrong_key(now, sender, remote, fault);
         }
     }
@@ -145,37 +113,5 @@ impl Endpoint {
                 fault,
             });
         }
-    }
-
-    /// Which peer has sent from an address that is a peer's, preferably one with the same port: a NAT may have
-    /// changed it. `None`: a peer that is up is at this address.
-    fn suspect(&self, remote: SocketAddr) -> Option<Sender> {
-        let (mut exact, mut same_ip) = (Vec::new(), Vec::new());
-        for (id, session) in &self.peers {
-            for (_, address) in session.remotes() {
-                if address == remote {
-                    exact.push((*id, session.is_up()));
-                } else if address.ip() == remote.ip() {
-                    same_ip.push((*id, session.is_up()));
-                }
-            }
-        }
-        if exact.iter().any(|(_, is_up)| *is_up) {
-            return None;
-        }
-        let mut found = match exact.is_empty() {
-            true => same_ip,
-            false => exact,
-        };
-        // Others may be behind the same NAT.
-        found.retain(|(_, is_up)| !*is_up);
-        if found.is_empty() {
-            return None;
-        }
-        found.dedup();
-        Some(match found[..] {
-            [(only, _)] => Sender::Peer(only),
-            _ => Sender::Shared,
-        })
     }
 }

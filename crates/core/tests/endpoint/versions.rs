@@ -1,6 +1,9 @@
 //! Gateways of different versions: both ends report it, and a report costs little and proves nothing.
 
-use std::time::Duration;
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
+};
 
 use keiro_core::{
     Endpoint, EndpointConfig, Event, Instant, PeerId,
@@ -191,8 +194,106 @@ fn initiations_of_any_length_are_answered_by_less() {
     assert_eq!(end.snapshot().drops.truncated, 1);
 }
 
+/// Where an honest peer of another version is, and where it is not known.
+const KNOWN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(198, 51, 100, 7)), 7600);
+const UNKNOWN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 9)), 7600);
+
+/// How long the flood is there before them, in milliseconds.
+const LEAD: u32 = 200;
+
+type AddressOf = fn(u32) -> SocketAddr;
+
+/// Another address for every packet.
+fn forged(number: u32) -> SocketAddr {
+    SocketAddr::from((number.wrapping_mul(2_654_435_761).to_be_bytes(), 7600))
+}
+
+/// The networks of one customer's /48, each of which asks twice.
+fn customer(number: u32) -> SocketAddr {
+    let subnet = (number / 2).to_be_bytes();
+    let subnet = u16::from_be_bytes([subnet[2], subnet[3]]);
+    SocketAddr::from(([0x2001, 0xdb8, 1, subnet, 0, 0, 0, 1], 7600))
+}
+
+/// What an endpoint does about a flood of another version beside two peers of that version, one at an address that
+/// it knows and one elsewhere. Both try again as gateways do.
+#[derive(Debug)]
+struct Flooded {
+    /// Milliseconds until each was answered: the known one, and the other.
+    answered: [u32; 2],
+    /// And until the known one was named.
+    named: u32,
+    replies_per_second: u64,
+}
+
+fn flooded(per_millisecond: u32, of: AddressOf) -> Flooded {
+    let mut end = endpoint(1);
+    let known = end.add_peer(Instant::ZERO, peer(2, Some(KNOWN)));
+    end.add_peer(Instant::ZERO, peer(3, None));
+    let initiation = initiation_of_version_2();
+    let (mut answered, mut named) = ([None; 2], None);
+    let mut number = 0;
+    let tries = [0, 500, 1500, 3500, 7500];
+    for millisecond in 0..9_000u32 {
+        let now = Instant::from_nanos(u64::from(millisecond) * 1_000_000);
+        for place in 0..per_millisecond {
+            let is_try = tries.map(|at| at + LEAD).contains(&millisecond);
+            // Honest packets come somewhere in the middle of the others.
+            if is_try && place == per_millisecond / 2 {
+                for honest in [KNOWN, UNKNOWN] {
+                    feed(&mut end, now, honest, &initiation);
+                }
+            }
+            let packet = &mut initiation.clone();
+            end.handle_datagram(now, support::meta(now, of(number)), packet);
+            number += 1;
+        }
+        end.handle_timeout(now);
+        let output = drain(&mut end, now);
+        let since = millisecond.saturating_sub(LEAD);
+        for (to, packet) in &output.packets {
+            let place = [KNOWN, UNKNOWN].iter().position(|honest| honest == to);
+            if let Some(place) = place.filter(|_| packet[0] == 5) {
+                answered[place].get_or_insert(since);
+            }
+        }
+        let reports = mismatches(&output.events);
+        if reports.iter().any(|(peer, ..)| *peer == Some(known)) {
+            named.get_or_insert(since);
+        }
+        if let ([Some(first), Some(second)], Some(named)) = (answered, named) {
+            end.check_invariants();
+            let seconds = u64::from(millisecond / 1000 + 1);
+            return Flooded {
+                answered: [first, second],
+                named,
+                replies_per_second: end.snapshot().stats.sent_version_replies / seconds,
+            };
+        }
+    }
+    panic!("answered {answered:?}, named {named:?}");
+}
+
 #[test]
-fn flood_of_another_version_is_answered_a_hundred_times_and_reported_once() {
+fn flood_of_another_version_keeps_no_peer_of_another_release_from_being_answered_and_named() {
+    // The peer at no known address asks again once, or twice if it has bad luck.
+    for (per_millisecond, of, within) in [
+        (1, forged as AddressOf, 600),
+        (20, forged, 600),
+        (150, forged, 2000),
+        (20, customer, 600),
+        (150, customer, 600),
+    ] {
+        let flooded = flooded(per_millisecond, of);
+        let shown = format!("{per_millisecond} per ms: {flooded:?}");
+        assert!(flooded.answered[0] <= 1 && flooded.named <= 1, "{shown}");
+        assert!(flooded.answered[1] <= within, "{shown}");
+        assert!(flooded.replies_per_second <= 20_200, "{shown}");
+    }
+}
+
+#[test]
+fn flood_of_another_version_is_reported_once_a_minute_and_costs_cookies_nothing() {
     let (mut end, _) = responder();
     let initiation = initiation_of_version_2();
     let flood = |end: &mut Endpoint, now: Instant| {
@@ -207,17 +308,38 @@ fn flood_of_another_version_is_answered_a_hundred_times_and_reported_once() {
     };
     let report = (None, Versions::only(2), Versions::only(1));
     let mut now = Instant::ZERO;
-    assert_eq!(flood(&mut end, now), (100, vec![report]));
+    // A hundred without load, and a hundred of strangers in ten milliseconds.
+    assert_eq!(flood(&mut end, now), (200, vec![report]));
+    // And a hundred of those that ask again.
     now += Duration::from_secs(1);
-    assert_eq!(flood(&mut end, now), (100, vec![]));
+    assert_eq!(flood(&mut end, now), (300, vec![]));
     now += Duration::from_secs(59);
-    assert_eq!(flood(&mut end, now), (100, vec![report]));
+    assert_eq!(flood(&mut end, now), (300, vec![report]));
     assert_eq!(end.snapshot().drops.version, 9000, "every one is counted");
     // It costs honest peers nothing: one of our version is answered in the same second.
     let (_, honest) = Hello::new(2, 1, 1).initiate();
     feed(&mut end, now, address(2), &honest);
     assert_eq!(drain(&mut end, now).packets[0].1[0], 2);
     assert_eq!(end.snapshot().stats.accepted_messages, 1);
+}
+
+/// One who forges a known peer's address gets no more than that address's share and a stranger's.
+#[test]
+fn flood_in_the_name_of_a_peer_names_it_and_leaves_the_others_their_answers() {
+    let (mut end, id) = responder();
+    let initiation = initiation_of_version_2();
+    let other = end.add_peer(Instant::ZERO, peer(3, Some(address(3))));
+    let now = Instant::ZERO;
+    for _ in 0..3000 {
+        feed(&mut end, now, address(2), &initiation);
+    }
+    let first = drain(&mut end, now);
+    assert_eq!(first.packets.len(), 20 + 100 + 25);
+    feed(&mut end, now, address(3), &initiation);
+    let second = drain(&mut end, now);
+    assert_eq!(second.packets.len(), 1);
+    let named = [first, second].map(|output| mismatches(&output.events)[0].0);
+    assert_eq!(named, [Some(id), Some(other)]);
 }
 
 #[test]

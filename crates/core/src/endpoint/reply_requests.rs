@@ -1,4 +1,4 @@
-//! Which strangers have requested a cookie before and got none.
+//! Which strangers have asked for a cookie or for the versions spoken here before, and got no answer.
 //!
 //! A flood from forged addresses comes from another address each time; a host that wants an answer
 //! asks again from its own. Those that ask again are answered first. What is kept is a table of hashes
@@ -21,13 +21,13 @@ pub(super) enum RequestHistory {
 }
 
 /// The addresses whose requests came last, by hash.
-pub(super) struct CookieRequestTable {
+pub(super) struct ReplyRequestTable {
     seed: [u64; 3],
     /// Of the address that asked last, for each place: its fingerprint, and whether it was answered.
     places: Vec<u32>,
 }
 
-impl CookieRequestTable {
+impl ReplyRequestTable {
     /// `seed` must be unpredictable, so that no one can choose addresses that share a place.
     pub(super) fn new(seed: [u64; 3]) -> Self {
         Self {
@@ -36,7 +36,7 @@ impl CookieRequestTable {
         }
     }
 
-    /// Notes that `source` requests a cookie.
+    /// Notes that `source` asks for a reply.
     pub(super) fn on_request(&mut self, source: IpAddr) -> RequestHistory {
         let (place, fingerprint) = self.find(source);
         let entry = &mut self.places[place];
