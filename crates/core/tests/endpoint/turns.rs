@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use keiro_core::{
     AppConfig, AppId, Delivery, DeliveryClass, PathId, PeerId, StreamSignal, TenantId,
+    wire::{AckFrame, Feedback, Frame, TrainReport},
 };
 
 use crate::support::{
@@ -147,12 +148,91 @@ impl Turns {
                 0,
                 many(60, &|number| fragment(number, 65_000, 64_000, b"x")),
             ),
+            "gaps" => (
+                0,
+                many(60, &|number| {
+                    let (stream, offset) = (varint((number / 32) << 1), 1 + number % 32 * 2);
+                    frame(13, &[&stream, &varint(offset), &[1], b"x"])
+                }),
+            ),
+            // Of packets that were never sent, too.
+            "acks" => (
+                0,
+                many(60, &|number| {
+                    encoded(|bytes| {
+                        let head = AckFrame::head(0, number, number, 0, 0);
+                        AckFrame::encode(bytes, &head, [(number, number)].into_iter());
+                    })
+                }),
+            ),
+            "ranges" => (
+                0,
+                many(12, &|number| {
+                    encoded(|bytes| {
+                        let largest = 100 + number;
+                        let head = AckFrame::head((number % 4) as u8, largest, number, 0, 0);
+                        let ranges = (0..32).map(|place| largest - 2 * place);
+                        AckFrame::encode(bytes, &head, ranges.map(|one| (one, one)));
+                    })
+                }),
+            ),
+            "trains" => (
+                0,
+                many(120, &|number| {
+                    encoded(|bytes| {
+                        let (id, index) = (number / 16, (number % 16) as u8);
+                        Frame::Train {
+                            id,
+                            index,
+                            count: 16,
+                        }
+                        .encode(bytes);
+                    })
+                }),
+            ),
+            "reports" => (
+                0,
+                many(14, &|number| {
+                    encoded(|bytes| {
+                        let arrivals = (0..16).map(|place| (place, u64::from(place) * 10_000));
+                        TrainReport::encode(bytes, 0, number, arrivals);
+                    })
+                }),
+            ),
+            "feedback" => (
+                0,
+                many(50, &|number| {
+                    encoded(|bytes| {
+                        Frame::Feedback(Feedback {
+                            path: 0,
+                            highest: number,
+                            aggregates: number,
+                            copies: number,
+                            socket_overflows: number,
+                            system_overflows: 0,
+                            spacing: None,
+                        })
+                        .encode(bytes);
+                    })
+                }),
+            ),
+            "mix" => {
+                let kinds = ATTACKS.len() - 1;
+                self.attack(ATTACKS[said as usize / 3 % kinds])
+            }
             _ => (0, vec![0; 1300]),
         }
     }
 }
 
-const ATTACKS: [&str; 8] = [
+fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode(&mut bytes);
+    bytes
+}
+
+/// The last is one of each of the others in turn.
+const ATTACKS: [&str; 15] = [
     "opens",
     "paths",
     "parity",
@@ -161,7 +241,16 @@ const ATTACKS: [&str; 8] = [
     "drops",
     "fragments",
     "padding",
+    "gaps",
+    "acks",
+    "ranges",
+    "trains",
+    "reports",
+    "feedback",
+    "mix",
 ];
+/// Of which a full batch in every turn is less than the peer may have done.
+const CHEAP: [&str; 3] = ["paths", "padding", "ranges"];
 
 #[test]
 fn what_an_honest_peer_gets_in_a_turn_does_not_depend_on_what_another_sends() {
@@ -177,6 +266,13 @@ fn what_an_honest_peer_gets_in_a_turn_does_not_depend_on_what_another_sends() {
             drops(&turns.victim.end, &[turns.honest]).get("over_budget"),
             None
         );
+        // What it costs is counted: more waits than there is room for.
+        let dropped = turns
+            .victim
+            .drops()
+            .iter()
+            .any(|(reason, _)| *reason == "over_budget");
+        assert_eq!(dropped, !CHEAP.contains(&kind), "{kind}");
     }
 }
 
