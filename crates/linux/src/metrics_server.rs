@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{acceptor::Acceptor, connection::Connection, epoll::Epoll};
+use crate::{acceptor::Acceptor, connection::Connection, epoll::Epoll, limit};
 
 /// The listener and its clients.
 #[derive(Debug)]
@@ -68,7 +68,8 @@ impl MetricsServer {
 
     /// Accepts all waiting connections; `token` maps a client's number to its token.
     pub fn accept(&mut self, epoll: &Epoll, token: impl Fn(u64) -> u64) {
-        while let Some((stream, _)) = self.listener.accept(epoll, TcpListener::accept) {
+        let outside_reserve = |listener: &TcpListener| limit::outside_reserve(listener.accept()?.0);
+        while let Some(stream) = self.listener.accept(epoll, outside_reserve) {
             if self.clients.len() >= CLIENTS_MAX || stream.set_nonblocking(true).is_err() {
                 continue;
             }

@@ -16,14 +16,16 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use crate::{
     clock::ClockPair,
     interface::{self, AddressList, InterfaceAddress},
+    limit,
 };
 
 /// A non-blocking UDP socket that is connected to `to`, over `interface` if given.
 ///
 /// # Errors
-/// No route, no port, no descriptor, no such interface.
+/// No route, no port, no descriptor outside the reserve of [`limit`], no such interface.
 pub fn connected(to: SocketAddr, interface: Option<&str>) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP))?;
+    let socket = limit::outside_reserve(socket)?;
     socket.set_nonblocking(true)?;
     interface::bind_to(&socket, interface)?;
     socket.connect(&to.into())?;

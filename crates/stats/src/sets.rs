@@ -130,13 +130,14 @@ crate::stats! {
         counter sent_packets: packets, "Datagrams sent to the destination";
         counter sent_bytes: bytes, "Their bytes";
         counter failed_packets: packets, "Datagrams that could not be sent, for example longer than UDP allows";
+        counter refused_packets: packets, "Datagrams of flows for which no socket was opened: the peer has as many flows or descriptors as are left to the others, or descriptors are nearly used up";
     }
 
     /// A TCP listener; the metrics add up an application's.
     pub struct TcpListenerStats: "tcp_listener" ["app"] {
         gauge open_connections: connections, "Connections that are open";
         counter accepted_connections: connections, "Connections accepted";
-        counter refused_connections: connections, "Connections reset at once: no path to the peer was up, there were too many, or they led to the transparent listener itself";
+        counter refused_connections: connections, "Connections reset at once: no path to the peer was up, there were too many, local clients have as many as are left to peers, or they led to the transparent listener itself";
         counter reset_connections: connections, "Of the accepted ones, reset by client or server";
         counter failed_connections: connections, "Of the accepted ones, ended because the server refused or could not be reached, or a gateway stopped";
     }
@@ -147,6 +148,7 @@ crate::stats! {
         counter accepted_connections: connections, "Connections that servers accepted";
         counter failed_connections: connections, "Connections that servers refused or that could not be made";
         counter forbidden_connections: connections, "Connections to destinations that the configuration does not allow";
+        counter refused_connections: connections, "Connections not begun: the peer has as many descriptors as are left to the others, or they are nearly used up";
         counter reset_connections: connections, "Of the accepted ones, reset by client or server";
     }
 

@@ -287,6 +287,23 @@ impl Gateway {
         Self { site, child }
     }
 
+    /// With this limit of open files.
+    pub(crate) fn start_with_files(site: Site, text: &str, files_max: u32) -> Self {
+        let file = shown(&site.write("gateway.toml", text));
+        let log = fs::File::create(site.path("log")).expect("a log");
+        let child = Command::new("sh")
+            .args(["-c", "ulimit -n $0 && exec \"$@\"", &files_max.to_string()])
+            .args([crate::PROGRAM, "gateway", "--log-format", "json"])
+            .args(["--config", &file])
+            .env_remove("NOTIFY_SOCKET")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("it starts");
+        Self { site, child }
+    }
+
     fn spawn(site: &Site) -> Child {
         let file = shown(&site.path("gateway.toml"));
         let log = fs::File::options().append(true).open(site.path("log"));
@@ -324,7 +341,7 @@ impl Gateway {
     }
 
     /// A query with this gateway's control socket.
-    fn ask(&self, args: &[&str]) -> Ran {
+    pub(crate) fn ask(&self, args: &[&str]) -> Ran {
         run(args.iter().copied().chain(["--socket", &self.control()]))
     }
 

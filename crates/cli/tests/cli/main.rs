@@ -4,6 +4,7 @@
 mod command_line;
 mod config_errors;
 mod dependencies;
+mod descriptors;
 mod egress;
 mod flowstats;
 mod gateway;

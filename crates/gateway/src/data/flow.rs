@@ -35,7 +35,7 @@ struct Entry {
 }
 
 /// Clients per application; datagrams of further ones are refused. Ours.
-pub(crate) const FLOWS_MAX: usize = 4096;
+const FLOWS_MAX: usize = 4096;
 /// A client that neither sends nor receives for this long is forgotten: RFC 4787 REQ-5.
 pub(crate) const FLOW_IDLE_MAX: Duration = Duration::from_secs(300);
 

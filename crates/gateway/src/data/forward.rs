@@ -9,16 +9,17 @@ use std::{collections::HashMap, io, net::UdpSocket, time::Duration};
 use keiro_core::{AppId, DeliveryClass, Endpoint, FlowId, Instant, NewDatagram, PeerId};
 use keiro_linux::{
     epoll::{Epoll, Interest},
-    udp,
+    limit, udp,
 };
 use keiro_stats::UdpForwardStats;
 
 use super::{
     destination::UdpDestination,
     figures::ForwardFigures,
-    flow::{self, FLOW_IDLE_MAX, FLOWS_MAX},
+    flow::{self, FLOW_IDLE_MAX},
     log_throttle::LogThrottle,
     route::Routes,
+    shares::{Owner, Share, Shares},
     token,
 };
 
@@ -27,8 +28,11 @@ pub(crate) struct Forwards {
     flows: HashMap<u64, Flow>,
     by_flow: HashMap<FlowKey, u64>,
     next: u64,
-    /// When a full forward last looked for idle flows.
+    /// When it was last looked for idle flows because there were too many.
     searched: Option<Instant>,
+    /// Flows and descriptors that peers share.
+    flow_shares: Shares,
+    descriptors: Shares,
 }
 
 struct Forward {
@@ -37,7 +41,7 @@ struct Forward {
     /// When it last led to this machine, which is not allowed.
     closed_at: Option<Instant>,
     log_throttle: LogThrottle,
-    flows: usize,
+    refusals: LogThrottle,
 }
 
 /// Whose flow it is, by the peer's numbers.
@@ -53,6 +57,19 @@ struct Flow {
     socket: UdpSocket,
     used: Instant,
     replies: bool,
+    _shares: [Share; 2],
+}
+
+/// Why there is no socket for a flow.
+#[derive(Debug)]
+enum NoFlow {
+    /// The application has no forward, or it leads to this machine.
+    Closed,
+    /// The peer has as many flows as are left to the others.
+    Flows,
+    /// The peer has as many descriptors as are left to the others.
+    Descriptors,
+    System(io::Error),
 }
 
 /// The origin of a datagram.
@@ -65,6 +82,8 @@ pub(crate) struct From {
     pub(crate) replies: bool,
 }
 
+/// Flows of all peers and applications: each takes a socket. Ours.
+const FLOWS_MAX: usize = 16_384;
 /// Replies taken from one flow before others have their turn.
 const REPLIES_PER_TURN: usize = 64;
 /// The longest payload of UDP over IPv4.
@@ -90,11 +109,39 @@ impl Forward {
         self.closed_at = (!open).then_some(now);
         open
     }
+
+    /// Counts a datagram that has no socket to leave by.
+    fn on_no_flow(&mut self, now: Instant, no_flow: &NoFlow) {
+        let reason = match no_flow {
+            NoFlow::Closed => {
+                self.figures.stats.failed_packets += 1;
+                return;
+            }
+            NoFlow::System(error) if !limit::is_reached(error) => {
+                tracing::debug!(to = %self.destination.to, %error, "UDP forward: no socket for a flow");
+                self.figures.stats.failed_packets += 1;
+                return;
+            }
+            NoFlow::System(error) => error.to_string(),
+            NoFlow::Flows => "the peer has as many flows as are left to the others".to_owned(),
+            NoFlow::Descriptors => {
+                "the peer has as many descriptors as are left to the others; raise the limit of open files".to_owned()
+            }
+        };
+        self.figures.stats.refused_packets += 1;
+        if self.refusals.is_due(now) {
+            let to = self.destination.to;
+            tracing::warn!(%to, reason, "UDP forward: a flow is refused");
+        }
+    }
 }
 
 impl Forwards {
-    pub(crate) fn new() -> Self {
+    /// Sockets count among `descriptors`.
+    pub(crate) fn new(descriptors: Shares) -> Self {
         Self {
+            flow_shares: Shares::new(FLOWS_MAX),
+            descriptors,
             forwards: HashMap::new(),
             flows: HashMap::new(),
             by_flow: HashMap::new(),
@@ -120,7 +167,7 @@ impl Forwards {
             destination,
             closed_at: None,
             log_throttle: LogThrottle::default(),
-            flows: 0,
+            refusals: LogThrottle::default(),
         };
         self.forwards.insert(app, forward);
     }
@@ -138,18 +185,18 @@ impl Forwards {
     /// Sends one datagram of `app` to its destination; whether that was possible.
     pub(crate) fn send(&mut self, now: Instant, epoll: &Epoll, from: From, data: &[u8]) -> bool {
         let app = from.app;
-        let number = match self.flow(now, epoll, from) {
-            Ok(number) => number,
-            Err(error) => {
-                tracing::debug!(?app, %error, "forward: no socket for a flow");
-                None
-            }
-        };
+        let number = self.flow(now, epoll, from);
         let Some(forward) = self.forwards.get_mut(&app) else {
             return false;
         };
-        let flow = number.and_then(|number| self.flows.get_mut(&number));
-        let sent = flow.is_some_and(|flow| {
+        let number = match number {
+            Ok(number) => number,
+            Err(no_flow) => {
+                forward.on_no_flow(now, &no_flow);
+                return false;
+            }
+        };
+        let sent = self.flows.get_mut(&number).is_some_and(|flow| {
             flow.used = now;
             send_again_once(&flow.socket, data).is_ok()
         });
@@ -223,64 +270,65 @@ impl Forwards {
             .map(|forward| forward.figures.clone())
     }
 
-    /// The socket of a flow, a new one if need be; `None` if there are too many.
-    fn flow(&mut self, now: Instant, epoll: &Epoll, from: From) -> io::Result<Option<u64>> {
-        let app = from.app;
+    /// The socket of a flow, a new one if need be.
+    fn flow(&mut self, now: Instant, epoll: &Epoll, from: From) -> Result<u64, NoFlow> {
         let key = FlowKey {
             peer: from.peer,
             app: from.app,
             flow: from.flow,
         };
         if let Some(number) = self.by_flow.get(&key) {
-            return Ok(Some(*number));
+            return Ok(*number);
         }
-        if self
-            .forwards
-            .get(&app)
-            .is_some_and(|forward| forward.flows >= FLOWS_MAX)
-            && flow::is_due(&mut self.searched, now)
-        {
-            self.sweep(now);
+        if !self.forwards.contains_key(&from.app) {
+            return Err(NoFlow::Closed);
         }
-        let Some(forward) = self
-            .forwards
-            .get_mut(&app)
-            .filter(|forward| forward.flows < FLOWS_MAX)
-        else {
-            return Ok(None);
+        let shares = match self.take_shares(from.peer) {
+            Err(_) if flow::is_due(&mut self.searched, now) => {
+                self.sweep(now);
+                self.take_shares(from.peer)?
+            }
+            shares => shares?,
         };
+        let forward = self.forwards.get_mut(&from.app).ok_or(NoFlow::Closed)?;
         if !forward.is_open(now) {
-            return Ok(None);
+            return Err(NoFlow::Closed);
         }
         // Connected: the kernel gives us only what comes from the destination.
         let socket = udp::connected(
             forward.destination.to,
             forward.destination.interface.as_deref(),
-        )?;
+        )
+        .map_err(NoFlow::System)?;
         let number = self.next;
         self.next += 1;
-        epoll.add(&socket, token::forward(number), Interest::Read)?;
-        forward.flows += 1;
+        let added = epoll.add(&socket, token::forward(number), Interest::Read);
+        added.map_err(NoFlow::System)?;
         self.by_flow.insert(key, number);
         let flow = Flow {
             key,
             socket,
             used: now,
             replies: from.replies,
+            _shares: shares,
         };
         self.flows.insert(number, flow);
-        Ok(Some(number))
+        Ok(number)
+    }
+
+    fn take_shares(&self, peer: PeerId) -> Result<[Share; 2], NoFlow> {
+        let owner = Owner::Peer(peer);
+        let flow = self.flow_shares.take(owner).ok_or(NoFlow::Flows)?;
+        let descriptor = self.descriptors.take(owner).ok_or(NoFlow::Descriptors)?;
+        Ok([flow, descriptor])
     }
 
     fn forget(&mut self, ends: impl Fn(&Flow) -> bool) {
-        let (forwards, by_flow) = (&mut self.forwards, &mut self.by_flow);
+        let by_flow = &mut self.by_flow;
         self.flows.retain(|_, flow| {
             let ended = ends(flow);
             if ended {
                 by_flow.remove(&flow.key);
-                if let Some(forward) = forwards.get_mut(&flow.key.app) {
-                    forward.flows -= 1;
-                }
             }
             !ended
         });
@@ -338,7 +386,7 @@ mod tests {
     fn every_flow_has_its_own_port_and_keeps_it() {
         let (socket, address) = destination();
         let epoll = Epoll::new().unwrap();
-        let mut forwards = Forwards::new();
+        let mut forwards = Forwards::new(Shares::new(usize::MAX));
         forwards.set(APP, local(address));
         let mut buffer = [0; 16];
         let mut port_of = |forwards: &mut Forwards, flow| {
@@ -355,7 +403,7 @@ mod tests {
     fn nothing_leaves_without_an_forward_and_idle_flows_end() {
         let (_socket, address) = destination();
         let epoll = Epoll::new().unwrap();
-        let mut forwards = Forwards::new();
+        let mut forwards = Forwards::new(Shares::new(usize::MAX));
         assert!(!forwards.send(at(0), &epoll, from(1), b"x"));
         assert!(forwards.flows.is_empty());
         forwards.set(APP, local(address));
@@ -363,7 +411,6 @@ mod tests {
         assert!(forwards.send(at(200), &epoll, from(2), b"x"));
         forwards.sweep(at(300));
         assert_eq!(forwards.flows.len(), 1);
-        assert_eq!(forwards.forwards[&APP].flows, 1);
         forwards.forget_peer(PeerId(1));
         assert!(forwards.flows.is_empty() && forwards.by_flow.is_empty());
         forwards.remove(APP);
@@ -371,11 +418,46 @@ mod tests {
     }
 
     #[test]
+    fn flows_of_one_peer_leave_room_for_those_of_others_and_refusals_are_counted() {
+        let (_socket, address) = destination();
+        let epoll = Epoll::new().unwrap();
+        let descriptors = Shares::new(20);
+        let mut forwards = Forwards::new(descriptors.clone());
+        for app in [APP, AppId(3)] {
+            forwards.set(app, local(address));
+        }
+        let mut send = |at, peer, app, flow| {
+            let from = From {
+                peer: PeerId(peer),
+                app,
+                ..from(flow)
+            };
+            let sent = forwards.send(at, &epoll, from, b"x");
+            (sent, forwards.figures(app).unwrap().stats.refused_packets)
+        };
+        // Half of all, over all applications.
+        for flow in 0..5 {
+            assert_eq!(send(at(0), 1, APP, flow), (true, 0));
+            assert_eq!(send(at(0), 1, AppId(3), flow), (true, 0));
+        }
+        assert_eq!(send(at(0), 1, APP, 77), (false, 1));
+        assert_eq!(send(at(0), 1, AppId(3), 77), (false, 1));
+        assert_eq!(send(at(1), 2, APP, 1), (true, 1));
+        assert_eq!(send(at(200), 1, APP, 0), (true, 1));
+        // Those that have been idle make room.
+        assert_eq!(send(at(300), 1, APP, 77), (true, 1));
+        forwards.remove(AppId(3));
+        forwards.remove(APP);
+        let all = (0..10).map_while(|_| descriptors.take(Owner::Peer(PeerId(3))));
+        assert_eq!(all.collect::<Vec<_>>().len(), 10, "all were given back");
+    }
+
+    #[test]
     fn a_closed_destination_is_no_reason_to_stop() {
         let (socket, address) = destination();
         drop(socket);
         let epoll = Epoll::new().unwrap();
-        let mut forwards = Forwards::new();
+        let mut forwards = Forwards::new(Shares::new(usize::MAX));
         forwards.set(APP, local(address));
         for _ in 0..10 {
             forwards.send(at(0), &epoll, from(1), b"x");
@@ -391,7 +473,7 @@ mod tests {
     fn an_forward_to_this_machine_opens_within_a_second_once_it_leads_elsewhere() {
         let (_socket, to) = destination();
         let epoll = Epoll::new().unwrap();
-        let mut forwards = Forwards::new();
+        let mut forwards = Forwards::new(Shares::new(usize::MAX));
         let destination = UdpDestination {
             allow_local: false,
             ..local(to)

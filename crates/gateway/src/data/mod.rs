@@ -22,6 +22,7 @@ pub(crate) mod messages;
 pub(crate) mod network_channel;
 pub(crate) mod report;
 pub(crate) mod route;
+mod shares;
 mod streams;
 mod token;
 pub(crate) mod tunnels;
@@ -38,6 +39,7 @@ use keiro_core::{AppId, DatagramMeta, Endpoint, Instant, PeerId, SocketId, Trans
 use keiro_linux::{
     clock,
     epoll::{Alarm, Epoll, Interest, Ready, ReadyList, Waker},
+    limit,
     udp::{RECEIVE_PARTS_MAX, ReceiveBuffers},
 };
 
@@ -53,6 +55,7 @@ use self::{
     network_channel::NetworkChannel,
     report::{Report, Reporter},
     route::Routes,
+    shares::Shares,
     streams::StreamServer,
     token::Token,
     tunnels::Tunnels,
@@ -172,14 +175,15 @@ impl DataThread {
         let epoll = Epoll::new()?;
         epoll.add(&*wake, token::WAKE, Interest::Read)?;
         let alarm = Alarm::new(&epoll, token::ALARM)?;
+        let descriptors = Shares::new(limit::left_outside_reserve());
         Ok(Self {
             endpoint,
             epoll,
             alarm,
             wan: Wan::new(options.drops),
             listeners: Listeners::new(options.first_flow),
-            forwards: Forwards::new(),
-            streams: StreamServer::new(),
+            forwards: Forwards::new(descriptors.clone()),
+            streams: StreamServer::new(descriptors),
             tunnels: Tunnels::new(&options.flow_seed),
             messages: MessageServer::new(),
             network: NetworkChannel::default(),

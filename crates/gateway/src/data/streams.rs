@@ -21,6 +21,7 @@ use keiro_core::{AppId, Instant, PeerId, ResetReason, StreamId, StreamSignal};
 use keiro_linux::{
     acceptor::Acceptor,
     epoll::{Epoll, Interest, Ready},
+    limit,
     tcp::{self, Listener, Mode, Progress as ConnectProgress},
 };
 use keiro_stats::{TcpForwardStats, TcpListenerStats};
@@ -37,6 +38,7 @@ use super::{
     figures::{TcpForwardFigures, TcpListenerFigures},
     log_throttle::LogThrottle,
     route::AppRoute,
+    shares::{Owner, Shares},
     token,
 };
 
@@ -53,6 +55,8 @@ pub(crate) struct StreamServer {
     /// Connections that are broken and may have something to read.
     broken: BTreeSet<u64>,
     deferred_resets: DeferredResets,
+    /// That peers and local clients share.
+    descriptors: Shares,
     next: u64,
     buffer: Vec<u8>,
     /// Since when nothing new is taken.
@@ -63,12 +67,14 @@ struct Forward {
     /// By which interface alone; a tenant's.
     interface: Option<String>,
     log_throttle: LogThrottle,
+    refusals: LogThrottle,
     figures: TcpForwardFigures,
 }
 
 struct AppListener {
     app: AppId,
     acceptor: Acceptor<Listener>,
+    refusals: LogThrottle,
     figures: TcpListenerFigures,
 }
 
@@ -98,8 +104,10 @@ const DRAIN_MAX: Duration = Duration::from_secs(4);
 const DRAIN_IDLE_MAX: Duration = Duration::from_secs(1);
 
 impl StreamServer {
-    pub(crate) fn new() -> Self {
+    /// Connections count among `descriptors`.
+    pub(crate) fn new(descriptors: Shares) -> Self {
         Self {
+            descriptors,
             listeners: HashMap::new(),
             forwards: HashMap::new(),
             connections: HashMap::new(),
@@ -137,6 +145,7 @@ impl StreamServer {
         let listener = AppListener {
             app,
             acceptor,
+            refusals: LogThrottle::default(),
             figures,
         };
         self.listeners.insert(number, listener);
@@ -180,6 +189,7 @@ impl StreamServer {
         let forward = self.forwards.entry(app).or_insert(Forward {
             interface: None,
             log_throttle: LogThrottle::default(),
+            refusals: LogThrottle::default(),
             figures,
         });
         forward.interface = interface;
@@ -396,8 +406,10 @@ impl StreamServer {
                     self.count_reset(&connection, reason);
                     match reason {
                         ResetReason::Application => {
-                            let (now, socket) = (context.now, connection.socket);
-                            self.deferred_resets.reset(now, context.epoll, socket);
+                            let Connection { socket, share, .. } = connection;
+                            let now = context.now;
+                            self.deferred_resets
+                                .reset(now, context.epoll, socket, share);
                         }
                         _ => tcp::reset(connection.socket),
                     }
@@ -465,6 +477,19 @@ impl StreamServer {
         let Some(listener) = self.listeners.get_mut(&number) else {
             return;
         };
+        let Some(share) = self.descriptors.take(Owner::LocalClients) else {
+            listener.figures.stats.refused_connections += 1;
+            if listener.refusals.is_due(context.now) {
+                let listener = listener.figures.address;
+                tracing::warn!(
+                    %listener, %remote,
+                    "TCP listener: a connection is refused: local clients have as many as are left to peers; \
+                     raise the limit of open files"
+                );
+            }
+            tcp::reset(socket);
+            return;
+        };
         let target = match listener.figures.mode {
             Mode::Plain => None,
             // The kernel made the socket for the address that the client wanted.
@@ -491,6 +516,7 @@ impl StreamServer {
         let app = listener.app;
         let connection = Connection {
             listener: Some(number),
+            share: Some(share),
             ..Connection::new(socket, peer, stream, app, context.now)
         };
         let number = self.insert(context, connection);
@@ -507,9 +533,11 @@ impl StreamServer {
             app,
             target,
         } = open;
+        let share = self.descriptors.take(Owner::Peer(peer));
         let Forward {
             interface,
             log_throttle,
+            refusals,
             figures: forward,
         } = self
             .forwards
@@ -530,17 +558,35 @@ impl StreamServer {
             forward.stats.forbidden_connections += 1;
             return Err(ResetReason::Forbidden);
         };
-        let (socket, progress) = tcp::connect(to, interface.as_deref()).map_err(|error| {
-            tracing::debug!(app = context.routes.name(app), %to, %error, "TCP forward");
-            forward.stats.failed_connections += 1;
-            reason_of(&error)
-        })?;
+        let mut refuse = |reason: &str| {
+            forward.stats.refused_connections += 1;
+            if refusals.is_due(context.now) {
+                let app = context.routes.name(app);
+                tracing::warn!(app, %to, reason, "TCP forward: a connection is refused");
+            }
+            ResetReason::Gateway
+        };
+        let Some(share) = share else {
+            return Err(refuse(
+                "the peer has as many descriptors as are left to the others; raise the limit of open files",
+            ));
+        };
+        let (socket, progress) = match tcp::connect(to, interface.as_deref()) {
+            Ok(connected) => connected,
+            Err(error) if limit::is_reached(&error) => return Err(refuse(&error.to_string())),
+            Err(error) => {
+                tracing::debug!(app = context.routes.name(app), %to, %error, "TCP forward");
+                forward.stats.failed_connections += 1;
+                return Err(reason_of(&error));
+            }
+        };
         forward.stats.open_connections += 1;
         let by = context.now + CONNECT_MAX;
         let connected = matches!(progress, ConnectProgress::Connected);
         forward.stats.accepted_connections += u64::from(connected);
         let connection = Connection {
             connecting: (!connected).then_some(Connecting { to, by }),
+            share: Some(share),
             reads: connected,
             watch: EpollRegistration::new(match connected {
                 true => Interest::Read,

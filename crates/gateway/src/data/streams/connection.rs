@@ -11,6 +11,7 @@ use keiro_linux::epoll::{Epoll, Interest};
 use super::super::{
     context::Context,
     epoll_registration::{EpollRegistration, interest},
+    shares::Share,
     token,
 };
 
@@ -34,6 +35,8 @@ pub(super) struct Connection {
     /// When something last went through, either way.
     pub(super) moved_at: Instant,
     pub(super) watch: EpollRegistration,
+    /// Of the descriptors.
+    pub(super) share: Option<Share>,
 }
 
 /// A connection to a server that is not there yet.
@@ -82,6 +85,7 @@ impl Connection {
             broken: None,
             moved_at: now,
             watch: EpollRegistration::new(Interest::Read),
+            share: None,
         }
     }
 

@@ -6,6 +6,8 @@ use std::{net::TcpStream, time::Duration};
 use keiro_core::Instant;
 use keiro_linux::{epoll::Epoll, tcp};
 
+use super::super::shares::Share;
+
 /// Connections that are still to be reset.
 #[derive(Debug, Default)]
 pub(super) struct DeferredResets(Vec<DeferredReset>);
@@ -17,6 +19,7 @@ struct DeferredReset {
     left: usize,
     moved_at: Instant,
     since: Instant,
+    _share: Option<Share>,
 }
 
 /// How long to wait while nothing is acknowledged, and in all.
@@ -31,7 +34,13 @@ const DEFERRED_MAX: usize = 256;
 
 impl DeferredResets {
     /// Resets a connection, now or once its written bytes are acknowledged. Input is ignored.
-    pub(super) fn reset(&mut self, now: Instant, epoll: &Epoll, socket: TcpStream) {
+    pub(super) fn reset(
+        &mut self,
+        now: Instant,
+        epoll: &Epoll,
+        socket: TcpStream,
+        share: Option<Share>,
+    ) {
         let left = tcp::unacknowledged(&socket).unwrap_or(0);
         if left == 0 || self.0.len() >= DEFERRED_MAX {
             tcp::reset(socket);
@@ -44,6 +53,7 @@ impl DeferredResets {
             left,
             moved_at: now,
             since: now,
+            _share: share,
         });
     }
 
@@ -121,7 +131,7 @@ mod tests {
         let epoll = Epoll::new().unwrap();
         epoll.add(&socket, 7, Interest::Read).unwrap();
         let mut deferred_resets = DeferredResets::default();
-        deferred_resets.reset(at(0), &epoll, socket);
+        deferred_resets.reset(at(0), &epoll, socket, None);
         // As long as it lasts this would be reported over and over.
         other.write_all(b"more").unwrap();
         let mut ready = ReadyList::new(4);
@@ -151,13 +161,13 @@ mod tests {
         let epoll = Epoll::new().unwrap();
         let mut deferred_resets = DeferredResets::default();
         let (socket, _, _other) = full();
-        deferred_resets.reset(at(0), &epoll, socket);
+        deferred_resets.reset(at(0), &epoll, socket, None);
         deferred_resets.tick(at(1999), TIMEOUTS);
         assert!(!deferred_resets.is_empty());
         deferred_resets.tick(at(2000), TIMEOUTS);
         assert!(deferred_resets.is_empty());
         let (socket, _, other) = full();
-        deferred_resets.reset(at(3000), &epoll, socket);
+        deferred_resets.reset(at(3000), &epoll, socket, None);
         tcp::reset(other);
         deferred_resets.tick(at(3001), TIMEOUTS);
         assert!(deferred_resets.is_empty());
@@ -173,12 +183,13 @@ mod tests {
             left: 1,
             moved_at: at(0),
             since: at(0),
+            _share: None,
         };
         let (another, _, mut other) = full();
         while deferred_resets.0.len() < DEFERRED_MAX {
             deferred_resets.0.push(copy());
         }
-        deferred_resets.reset(at(0), &epoll, another);
+        deferred_resets.reset(at(0), &epoll, another, None);
         assert_eq!(deferred_resets.0.len(), DEFERRED_MAX);
         let end = other
             .read_to_end(&mut Vec::new())

@@ -160,7 +160,7 @@ fn what_waits_behind_a_gap_is_written_over_several_turns_without_a_word_from_the
     let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     socket.set_nonblocking(true).unwrap();
     let mut served = listener.accept().unwrap().0;
-    let mut server = StreamServer::new();
+    let mut server = StreamServer::new(Shares::new(usize::MAX));
     let (epoll, routes) = (Epoll::new().unwrap(), Routes::default());
     let of = (joined.peers[1], stream);
     let connection = Connection::new(socket, of.0, stream, APP, joined.now);
@@ -206,7 +206,7 @@ fn a_connection_whose_turn_comes_before_its_stream_says_so_is_read_on() {
     let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let socket = listener.accept().unwrap().0;
     socket.set_nonblocking(true).unwrap();
-    let mut server = StreamServer::new();
+    let mut server = StreamServer::new(Shares::new(usize::MAX));
     let (epoll, routes) = (Epoll::new().unwrap(), Routes::default());
     fn context<'a>(joined: &'a mut Joined, epoll: &'a Epoll, routes: &'a Routes) -> Context<'a> {
         Context {
@@ -265,7 +265,7 @@ fn a_server_that_is_this_machine_by_the_time_it_accepts_is_forbidden() {
         routes: &routes,
         endpoint: &mut joined.ends[1],
     };
-    let mut server = StreamServer::new();
+    let mut server = StreamServer::new(Shares::new(usize::MAX));
     let exit = |allow_local| TcpDestination::Server { to, allow_local };
     server.set_forward(APP, exit(true), None);
     let of = (joined.peers[1], stream);
