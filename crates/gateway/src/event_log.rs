@@ -514,6 +514,60 @@ mod tests {
         assert_eq!(counted + lines_at_once as u64, 100_000);
     }
 
+    /// A peer that moves its address with every packet causes all of these again and again.
+    #[test]
+    fn a_peer_that_moves_its_address_all_the_time_leaves_few_lines_a_minute() {
+        const MINUTES: u32 = 3;
+        /// Two thousand moves a second, as one attack makes.
+        const MOVES_PER_SECOND: u32 = 2000;
+        let on = || PathRef {
+            path: "wan0".into(),
+            peer: "mallory".into(),
+        };
+        let mut log = EventLog::default();
+        let start = Stopwatch::now();
+        let mut per_minute = [0; MINUTES as usize];
+        let mut counted = 0;
+        let mut events = 0;
+        for number in 0..MINUTES * 60 * MOVES_PER_SECOND {
+            let now = start + SECOND * number / MOVES_PER_SECOND;
+            let remote =
+                |number: u32| format!("192.0.2.{}:{}", number % 251, 1024 + number % 60_000);
+            let mut at_once = vec![EventKind::RemoteChanged {
+                on: on(),
+                from: remote(number),
+                to: remote(number + 1),
+            }];
+            if number % 100 == 0 {
+                at_once.push(EventKind::PathDown {
+                    on: on(),
+                    reason: DownReason::Silent,
+                    silent_seconds: None,
+                    limit_seconds: None,
+                });
+            }
+            events += at_once.len() as u64;
+            let mut lines = match number % MOVES_PER_SECOND {
+                0 => log.on_timeout(now),
+                _ => Vec::new(),
+            };
+            lines.extend(at_once.iter().filter_map(|kind| log.on_event(now, kind)));
+            counted += lines
+                .iter()
+                .map(|line| line.repeats.unwrap_or(1))
+                .sum::<u64>();
+            per_minute[(number / MOVES_PER_SECOND / 60) as usize] += lines.len();
+        }
+        let last = log.finish(start + SECOND * MINUTES * 60);
+        counted += last
+            .iter()
+            .map(|line| line.repeats.unwrap_or(1))
+            .sum::<u64>();
+        // Two kinds of events about one path: three lines each at once, then one a minute each.
+        assert_eq!(per_minute, [6, 2, 2]);
+        assert_eq!(counted, events);
+    }
+
     #[test]
     fn what_a_person_does_is_always_logged() {
         let mut log = EventLog::default();
