@@ -34,7 +34,6 @@ use keiro_linux::{
     clock,
     epoll::{Epoll, Interest, ReadyList, Waker},
     link_watch::LinkWatch,
-    secret_memory,
     signal::{Signal, Signals},
 };
 use keiro_units::Instant;
@@ -289,8 +288,6 @@ impl<R: Role> Daemon<R> {
     pub fn serve(mut self, mut signals: Option<Signals>) -> anyhow::Result<()> {
         if let Some(signals) = &signals {
             self.epoll.add(signals, SIGNALS, Interest::Read)?;
-            // A change of privileges may have undone what the command did.
-            secret_memory::protect().context("cannot keep memory out of core files")?;
         }
         self.inputs.extend(self.role.begin());
         let count = self.neighbours.len() as u16;

@@ -71,7 +71,6 @@ use keiro_control::network::NetworkState;
 use keiro_linux::{
     limit,
     privilege::{self, RunAs},
-    secret_memory,
     signal::Signals,
 };
 
@@ -101,8 +100,6 @@ pub fn run(config_path: &Path, options: Options, run_as: &RunAs) -> anyhow::Resu
         let _ = privilege::allow_realtime(priority);
     }
     let gateway = Gateway::start_with(config_path, &options, Some(run_as))?;
-    // A change of user may have undone what the command did.
-    secret_memory::protect().context("cannot keep keys out of core files")?;
     gateway.serve(Some(signals))
 }
 

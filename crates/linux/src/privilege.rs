@@ -12,6 +12,8 @@ use nix::{
     unistd::{Uid, User, geteuid, getgrouplist, setgroups, setresgid, setresuid},
 };
 
+use crate::secret_memory;
+
 mod files;
 
 pub use files::FileError;
@@ -70,6 +72,8 @@ pub enum PrivilegeError {
     User { name: String, source: io::Error },
     #[error("cannot give up capabilities: {0}")]
     Capabilities(io::Error),
+    #[error("cannot keep memory out of core files: {0}")]
+    Memory(io::Error),
 }
 
 impl RunAs {
@@ -96,8 +100,8 @@ impl RunAs {
     }
 
     /// Makes the process this user's, and leaves it only those capabilities of `keep` that it has. New threads,
-    /// and programs that it starts, get no more. Memory of a process that changes its user is not written to core
-    /// files, nor read by other processes of that user.
+    /// and programs that it starts, get no more. Its memory is not written to core files, nor read by other
+    /// processes of that user: what was set before, a change of the user or of capabilities may have undone.
     ///
     /// Returns the remaining capabilities.
     ///
@@ -117,6 +121,7 @@ impl RunAs {
         }
         let left = reduce_thread(keep).map_err(PrivilegeError::Capabilities)?;
         refuse_new_privileges().map_err(PrivilegeError::Capabilities)?;
+        secret_memory::protect().map_err(PrivilegeError::Memory)?;
         Ok(left)
     }
 }

@@ -113,6 +113,7 @@ fn holds_secrets(command: &Command) -> bool {
             | Command::Asbr(_)
             | Command::Egress(_)
             | Command::Flowstats(_)
+            | Command::Measure(_)
     )
 }
 

@@ -1,7 +1,7 @@
 //! The privileges of a process's threads, from `/proc` (proc_pid_status(5)).
 #![allow(dead_code, reason = "every test file uses its own part")]
 
-use std::{collections::BTreeMap, fs};
+use std::{collections::BTreeMap, fs, process::Command};
 
 /// The unprivileged user and group of most distributions.
 pub(crate) const NOBODY: u32 = 65_534;
@@ -69,9 +69,56 @@ fn field<'a>(status: &'a str, name: &str) -> &'a str {
     found.expect("the field").1.trim()
 }
 
+/// Whether a process of the same user, root's too, that may not trace others can read the process's memory
+/// (`PR_SET_DUMPABLE`, ptrace(2)).
+fn is_readable(pid: i32, user: u32) -> bool {
+    let environment = format!("/proc/{pid}/environ");
+    let tried = Command::new("setpriv")
+        .args([format!("--reuid={user}"), format!("--regid={user}")])
+        .args(["--clear-groups", "--bounding-set=-sys_ptrace"])
+        .args(["cat", &environment])
+        .output();
+    tried.expect("util-linux").status.success()
+}
+
+/// No core file of the process is written, and no other process of its user reads its memory.
+fn assert_protected(pid: i32, user: u32) {
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).expect("it runs");
+    let of_core = limits
+        .lines()
+        .find(|line| line.starts_with("Max core file size"));
+    let numbers: Vec<&str> = of_core
+        .expect("Linux")
+        .split_whitespace()
+        .skip(4)
+        .take(2)
+        .collect();
+    assert_eq!(numbers, ["0", "0"], "{limits}");
+    // What is not protected can be read like this.
+    let mut other = Command::new("setpriv")
+        .args([format!("--reuid={user}"), format!("--regid={user}")])
+        .args([
+            "--clear-groups",
+            "--bounding-set=-sys_ptrace",
+            "sleep",
+            "60",
+        ])
+        .spawn()
+        .expect("util-linux");
+    let other_pid = i32::try_from(other.id()).expect("a process");
+    keiro_testing::eventually("another process is readable", || {
+        let name = fs::read_to_string(format!("/proc/{other_pid}/comm")).ok()?;
+        (name.trim() == "sleep" && is_readable(other_pid, user)).then_some(())
+    });
+    other.kill().expect("it runs");
+    other.wait().expect("it ends");
+    assert!(!is_readable(pid, user), "its memory can be read");
+}
+
 /// Every thread is `user`'s and has no way to get more; the first has the capabilities `main`, the others none,
-/// and `bounding` bounds all.
+/// and `bounding` bounds all. The process's memory is its own.
 pub(crate) fn assert_reduced(pid: i32, user: u32, main: u64, bounding: u64) {
+    assert_protected(pid, user);
     let all = threads(pid);
     for (name, thread) in &all {
         let capabilities = if name == "main" { main } else { 0 };
