@@ -1,7 +1,6 @@
 //! What attacks a gateway: strangers with forged addresses, a peer that says wrong things, local clients.
 
 use std::{
-    collections::VecDeque,
     io::IoSlice,
     net::{SocketAddr, TcpStream, UdpSocket},
     sync::{
@@ -19,7 +18,7 @@ use keiro_linux::{
 };
 
 use crate::{
-    network::{HUB, HUB_LISTENER, Network},
+    network::{HOSTILE_KEYS, HUB, HUB_LISTENER, Network},
     support::{Hello, Raw, app, frame, message, varint},
 };
 
@@ -27,37 +26,43 @@ use crate::{
 const INITIATIONS: u64 = 256;
 /// Frames that are sent at a time.
 const BATCH: usize = 32;
-/// What a hostile peer may do, and its packets in a second. The first is harmless, to compare with.
-pub(crate) const HOSTILE: [(&str, f64); 7] = [
+/// What a hostile peer may do, and its packets in a second.
+pub(crate) type Kind = (&'static str, f64);
+
+pub(crate) const STREAM_OPENS: Kind = ("stream opens", 400.0);
+pub(crate) const GAPS: Kind = ("gaps", 5000.0);
+
+/// The first is harmless, to compare with. The last does what the others do, in turn.
+pub(crate) const HOSTILE: [Kind; 8] = [
     ("pings", 5000.0),
-    ("stream opens", 400.0),
+    STREAM_OPENS,
     ("path numbers", 5000.0),
-    ("gaps", 5000.0),
+    GAPS,
     ("parity", 5000.0),
     ("challenges", 2000.0),
     ("moving addresses", 500.0),
+    ("mix", 2000.0),
 ];
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Attack {
     /// Forged initiations with a right first MAC. `rate`: how many a second.
-    Initiations {
-        rate: f64,
-    },
+    Initiations { rate: f64 },
     /// So many connections of a local client of the hub.
-    Connects {
-        count: usize,
-    },
-    Peer {
-        kind: (&'static str, f64),
+    Connects { count: usize },
+    /// One hostile peer, or two at once.
+    Peers {
+        first: Kind,
+        second: Option<Kind>,
+        /// They say that they go; else they are silent from one moment to the next.
+        closes: bool,
     },
 }
 
 /// An attack that goes on until it is stopped.
 pub(crate) struct Running {
     ends: Arc<AtomicBool>,
-    sent: Arc<AtomicU64>,
-    thread: JoinHandle<()>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Attack {
@@ -65,61 +70,81 @@ impl Attack {
         match self {
             Self::Initiations { rate } => format!("{rate} initiations/s"),
             Self::Connects { count } => format!("{count} local connects"),
-            Self::Peer { kind: (name, _) } => format!("peer: {name}"),
+            Self::Peers {
+                first: (first, _),
+                second,
+                closes,
+            } => {
+                let second = second.map_or(String::new(), |(second, _)| format!(" + {second}"));
+                let end = if closes { "" } else { ", silent" };
+                format!("peer: {first}{second}{end}")
+            }
         }
     }
 
-    /// What it is to send in a second; `None`: as fast as it can.
-    pub(crate) fn asked(self) -> Option<f64> {
+    /// The packets that are to reach the hub in a second, or the connections in all.
+    pub(crate) fn asked(self) -> f64 {
         match self {
-            Self::Initiations { rate }
-            | Self::Peer {
-                kind: (_, rate), ..
-            } => Some(rate),
-            Self::Connects { .. } => None,
+            Self::Initiations { rate } => rate,
+            Self::Peers { first, second, .. } => first.1 + second.map_or(0.0, |(_, rate)| rate),
+            Self::Connects { count } => count as f64,
         }
     }
 
     pub(crate) fn start(self, network: &Network) -> Running {
-        let (ends, sent) = (
-            Arc::new(AtomicBool::new(false)),
-            Arc::new(AtomicU64::new(0)),
-        );
-        let pace = Pace {
+        let ends = Arc::new(AtomicBool::new(false));
+        let pace = || Pace {
             begun: Instant::now(),
             ends: Arc::clone(&ends),
-            sent: Arc::clone(&sent),
+            sent: AtomicU64::new(0),
         };
-        let thread = match self {
+        let threads = match self {
             Self::Initiations { rate } => {
-                let flood = Flood::open(network);
-                thread::spawn(move || flood.run(rate, &pace))
+                let (flood, pace) = (Flood::open(network), pace());
+                vec![thread::spawn(move || flood.run(rate, &pace))]
             }
             Self::Connects { count } => {
                 let hub = Netns::open(network.host("hub").namespace()).expect("it is there");
-                thread::spawn(move || {
+                let pace = pace();
+                vec![thread::spawn(move || {
                     hub.run(|| connect(count, &pace)).expect("entered");
-                })
+                })]
             }
-            Self::Peer { kind: (name, rate) } => {
+            Self::Peers {
+                first,
+                second,
+                closes,
+            } => {
                 let crowd = network.host("crowd");
                 let bind = || UdpSocket::bind("10.90.3.2:0").expect("bound");
-                let sockets: Vec<UdpSocket> =
-                    (0..64).map(|_| crowd.run(bind).expect("entered")).collect();
-                let peer = Peer::connect(sockets);
-                thread::spawn(move || peer.run(name, rate, &pace))
+                let peers = [Some(first), second]
+                    .into_iter()
+                    .flatten()
+                    .zip(HOSTILE_KEYS);
+                // All are there before one of them begins.
+                let peers: Vec<_> = peers
+                    .map(|(kind, gateway)| {
+                        let sockets = (0..64).map(|_| crowd.run(bind).expect("entered"));
+                        (kind, Peer::connect(gateway, sockets.collect()))
+                    })
+                    .collect();
+                let run = |(kind, peer): (Kind, Peer)| {
+                    let pace = pace();
+                    thread::spawn(move || peer.run(kind, closes, &pace))
+                };
+                peers.into_iter().map(run).collect()
             }
         };
-        Running { ends, sent, thread }
+        Running { ends, threads }
     }
 }
 
 impl Running {
-    /// How many packets it sent, or connections it made.
-    pub(crate) fn stop(self) -> u64 {
+    pub(crate) fn stop(self) {
         self.ends.store(true, Ordering::Relaxed);
-        self.thread.join().expect("it ends");
-        self.sent.load(Ordering::Relaxed)
+        for thread in self.threads {
+            thread.join().expect("it ends");
+        }
     }
 }
 
@@ -127,7 +152,7 @@ impl Running {
 struct Pace {
     begun: Instant,
     ends: Arc<AtomicBool>,
-    sent: Arc<AtomicU64>,
+    sent: AtomicU64,
 }
 
 impl Pace {
@@ -242,12 +267,9 @@ fn forge(frame: &mut [u8], random: u32) {
 /// Connections to a TCP listener of the hub, all kept.
 fn connect(count: usize, pace: &Pace) {
     let to: SocketAddr = HUB_LISTENER.parse().expect("an address");
-    let mut open = VecDeque::new();
+    let mut open = Vec::new();
     while !pace.ends.load(Ordering::Relaxed) && open.len() < count {
-        if let Ok(stream) = TcpStream::connect_timeout(&to, Duration::from_millis(500)) {
-            open.push_back(stream);
-            pace.on_sent(1);
-        }
+        open.extend(TcpStream::connect_timeout(&to, Duration::from_millis(500)));
     }
     while !pace.ends.load(Ordering::Relaxed) {
         thread::sleep(Duration::from_millis(10));
@@ -256,6 +278,8 @@ fn connect(count: usize, pace: &Pace) {
 
 /// An authenticated peer.
 struct Peer {
+    /// By its key.
+    gateway: u8,
     sockets: Vec<UdpSocket>,
     raw: Arc<Mutex<Raw>>,
     ends: Arc<AtomicBool>,
@@ -272,7 +296,7 @@ fn unix_nanos() -> u64 {
 }
 
 impl Peer {
-    fn connect(sockets: Vec<UdpSocket>) -> Self {
+    fn connect(gateway: u8, sockets: Vec<UdpSocket>) -> Self {
         let wait = Some(Duration::from_millis(100));
         for socket in &sockets {
             socket.connect(HUB).expect("connected");
@@ -281,7 +305,7 @@ impl Peer {
         let incarnation = unix_nanos();
         let mut buffer = [0; 2000];
         let raw = loop {
-            let mut hello = Hello::new(2, 1, unix_nanos());
+            let mut hello = Hello::new(gateway, 1, unix_nanos());
             hello.incarnation = incarnation;
             let (state, initiation) = hello.initiate();
             sockets[0].send(&initiation).expect("sent");
@@ -298,6 +322,7 @@ impl Peer {
         let (shared, until) = (Arc::clone(&raw), Arc::clone(&ends));
         let answering = thread::spawn(move || answer(&heard, &shared, &until));
         let peer = Self {
+            gateway,
             sockets,
             raw,
             ends,
@@ -314,9 +339,15 @@ impl Peer {
         let _ = self.sockets[socket].send(&packet);
     }
 
-    fn run(self, kind: &str, rate: f64, pace: &Pace) {
+    fn run(self, (kind, rate): Kind, closes: bool, pace: &Pace) {
+        let streams = streams_of(self.gateway);
         while let Some(number) = pace.wait(rate) {
-            let (path, frames) = said(kind, number);
+            // Each for a while, so that it has some effect.
+            let kind = match kind {
+                "mix" => HOSTILE[number as usize / 64 % (HOSTILE.len() - 1)].0,
+                kind => kind,
+            };
+            let (path, frames) = said(kind, &streams, number);
             let socket = match kind {
                 "moving addresses" => number as usize % self.sockets.len(),
                 _ => 0,
@@ -324,7 +355,9 @@ impl Peer {
             self.say(socket, path, &frames);
             pace.on_sent(1);
         }
-        self.say(0, 0, &frame(11, &[]));
+        if closes {
+            self.say(0, 0, &frame(11, &[]));
+        }
         self.ends.store(true, Ordering::Relaxed);
         self.answering.join().expect("it ends");
     }
@@ -360,12 +393,17 @@ fn answer(sockets: &[UdpSocket], raw: &Mutex<Raw>, ends: &AtomicBool) {
     }
 }
 
+/// The hub's application for streams of a hostile peer.
+pub(crate) fn streams_of(gateway: u8) -> String {
+    format!("streams-{gateway}")
+}
+
 /// Packet `number` of an attack: its path and its frames.
-fn said(kind: &str, number: u64) -> (u8, Vec<u8>) {
+fn said(kind: &str, streams: &str, number: u64) -> (u8, Vec<u8>) {
     match kind {
         "stream opens" => {
             let opens = (number * 40..(number + 1) * 40)
-                .flat_map(|stream| frame(12, &[&varint(stream << 1), &app("streams"), &[0]]));
+                .flat_map(|stream| frame(12, &[&varint(stream << 1), &app(streams), &[0]]));
             (0, opens.collect())
         }
         "path numbers" => ((number % 256) as u8, vec![1]),

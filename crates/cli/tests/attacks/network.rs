@@ -13,6 +13,7 @@ use keiro_lab::{Host, Lab, Process, Topology};
 use serde_json::Value;
 
 use crate::{
+    attackers::streams_of,
     harness::{Site, eventually, finish, run, shown},
     support::key,
 };
@@ -45,8 +46,10 @@ b = { host = "fresh", addresses = ["10.90.4.2/24"] }
 
 /// Where the hub is reached.
 pub(crate) const HUB: &str = "10.90.1.1:7600";
-/// 32 bytes of 1 and of 2, as the raw peer of the tests has them: of the hub and of the hostile peer.
+/// 32 bytes of 1, as the raw peers of the tests have them.
 const HUB_KEY: &str = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=\n";
+/// The keys of the hostile peers, in the same way.
+pub(crate) const HOSTILE_KEYS: [u8; 2] = [2, 3];
 /// The hub's TCP listener towards the spoke.
 pub(crate) const HUB_LISTENER: &str = "127.0.0.1:5002";
 
@@ -110,15 +113,35 @@ impl Network {
         ask(&self.sites[0], &["status"]).is_some()
     }
 
-    /// How often paths between hub and spoke went down, as both have counted.
-    pub(crate) fn outages(&self) -> u64 {
-        let at = |site: &Site, peer: &str| -> u64 {
-            let paths = ask(site, &["show", "path"]).unwrap_or_default();
-            let all = paths.as_array().cloned().unwrap_or_default();
-            let of_peer = all.iter().filter(|path| path["peer"] == peer);
-            of_peer.filter_map(|path| path["outages"].as_u64()).sum()
+    /// How often paths between hub and spoke went down, as both have counted. `None`: one of them does not answer.
+    pub(crate) fn outages(&self) -> Option<u64> {
+        let at = |site: &Site, peer: &str| -> Option<u64> {
+            let paths = ask(site, &["show", "path"])?;
+            let of_peer = paths.as_array()?.iter().filter(|path| path["peer"] == peer);
+            Some(of_peer.filter_map(|path| path["outages"].as_u64()).sum())
         };
-        at(&self.sites[0], "spoke") + at(&self.sites[1], "hub")
+        Some(at(&self.sites[0], "spoke")? + at(&self.sites[1], "hub")?)
+    }
+
+    /// Packets that have arrived at the hub from the attackers' host, as the hub's kernel counts them.
+    pub(crate) fn arrived(&self) -> u64 {
+        let shown: Value =
+            serde_json::from_str(&self.ip("hub", "-j -s link show crowd")).expect("JSON");
+        shown[0]["stats64"]["rx"]["packets"]
+            .as_u64()
+            .expect("a count")
+    }
+
+    /// Connections that the hub's TCP listener has open. `None`: it does not answer.
+    pub(crate) fn open_connections(&self) -> Option<u64> {
+        let apps = ask(&self.sites[0], &["show", "app", "back"])?;
+        apps[0]["tcp_listeners"][0]["open_connections"].as_u64()
+    }
+
+    /// Lines of the hub's log.
+    pub(crate) fn log_lines(&self) -> usize {
+        let log = fs::read_to_string(self.sites[0].path("log"));
+        log.expect("a log").lines().count()
     }
 
     /// Seconds of a processor that the hub has used.
@@ -201,17 +224,23 @@ fn spawn(lab: &Lab, name: &str, site: &Site) -> Process {
 
 /// With the applications that the hostile peer names.
 fn hub_configuration(site: &Site, publics: &[String; 2]) -> String {
-    let hostile = PublicKey::from_bytes(*key(2).public_key().as_bytes());
     let [spoke, fresh] = publics;
+    let hostile = HOSTILE_KEYS.map(|number| {
+        let public = PublicKey::from_bytes(*key(number).public_key().as_bytes());
+        let streams = streams_of(number);
+        format!(
+            "[[peer]]\nname = \"hostile-{number}\"\npublic_key = \"{public}\"\n\
+             [[app]]\nname = \"{streams}\"\nclass = \"stream\"\npeer = \"hostile-{number}\"\n\
+             [[forward]]\napp = \"{streams}\"\ntcp = \"127.0.0.1:9009\"\nallow_local = true\n"
+        )
+    });
     site.gateway("hub")
+        + &hostile.concat()
         + &format!(
             "[[path]]\nname = \"wan\"\nlocal = \"{HUB}\"\nrate = \"1Gbit\"\n\
-             [[peer]]\nname = \"hostile\"\npublic_key = \"{hostile}\"\n\
              [[peer]]\nname = \"spoke\"\npublic_key = \"{spoke}\"\nendpoints = {{ wan = \"10.90.1.2:7600\" }}\n\
              [[peer]]\nname = \"fresh\"\npublic_key = \"{fresh}\"\n\
-             [[app]]\nname = \"streams\"\nclass = \"stream\"\npeer = \"hostile\"\n\
-             [[forward]]\napp = \"streams\"\ntcp = \"127.0.0.1:9009\"\nallow_local = true\n\
-             [[app]]\nname = \"messages\"\nclass = \"message\"\npeer = \"hostile\"\n\
+             [[app]]\nname = \"messages\"\nclass = \"message\"\npeer = \"hostile-2\"\n\
              [[app]]\nname = \"probe\"\nclass = \"datagram\"\npeer = \"spoke\"\n\
              [[forward]]\napp = \"probe\"\nudp = \"127.0.0.1:9001\"\nallow_local = true\n\
              [[app]]\nname = \"transfer\"\nclass = \"stream\"\npeer = \"spoke\"\n\
