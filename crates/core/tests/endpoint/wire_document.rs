@@ -72,7 +72,7 @@ fn expected() -> BTreeMap<&'static str, Frame<'static>> {
             },
         ),
         (
-            "message 5 taken, whole at 1000",
+            "message 5 delivered, complete at 1000",
             Frame::MessageDone {
                 id: 5,
                 status: MessageStatus::Delivered,
@@ -80,7 +80,7 @@ fn expected() -> BTreeMap<&'static str, Frame<'static>> {
             },
         ),
         (
-            "message 5 refused, no receiver, whole at 1000",
+            "message 5 refused, no receiver, complete at 1000",
             Frame::MessageDone {
                 id: 5,
                 status: MessageStatus::Refused(RefusalReason::NoReceiver),
