@@ -283,15 +283,16 @@ impl Endpoint {
 
     /// What the kernel dropped in receiving because a buffer was full, in all: of this socket's own,
     /// and of the system's beside it. Feedback carries both to the peers, for the controller of their aggregates,
-    /// less what strangers caused: no peer can change that.
+    /// less what strangers caused: no peer can change that. How many of a peer's packets strangers have displaced is
+    /// reported to it beside, for its other controllers.
     pub fn set_overflows(&mut self, socket: SocketId, own: u64, system: u64) {
         let counters = ReceiveOverflows {
             socket: own,
             system,
         };
-        let overflows = self.overflows.on_counters(socket, counters);
+        let drops = self.overflows.on_counters(socket, counters);
         for session in self.peers.values_mut() {
-            session.set_overflows(socket, overflows);
+            session.on_socket_drops(socket, drops);
         }
     }
 

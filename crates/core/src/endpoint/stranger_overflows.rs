@@ -6,7 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::{id::SocketId, session::ReceiveOverflows};
+use crate::{
+    id::SocketId,
+    session::{ReceiveOverflows, SocketDrops, StrangerDrops},
+};
 
 /// What arrived at each socket lately, and the drops that were reported.
 #[derive(Debug, Default)]
@@ -32,19 +35,24 @@ impl StrangerOverflows {
         }
     }
 
-    /// The kernel's counters of a socket without the drops that strangers caused.
+    /// Divides what the kernel's counters of a socket show among peers and strangers.
     pub(super) fn on_counters(
         &mut self,
         socket: SocketId,
         counters: ReceiveOverflows,
-    ) -> ReceiveOverflows {
+    ) -> SocketDrops {
         self.0.entry(socket).or_default().on_counters(counters)
     }
 }
 
 impl Arrivals {
-    fn on_counters(&mut self, counters: ReceiveOverflows) -> ReceiveOverflows {
-        let socket = self.of_peers(counters.socket.saturating_sub(self.counted.socket));
+    fn on_counters(&mut self, counters: ReceiveOverflows) -> SocketDrops {
+        let dropped = counters.socket.saturating_sub(self.counted.socket);
+        let socket = self.of_peers(dropped);
+        let strangers = StrangerDrops {
+            dropped: dropped - socket,
+            arrivals: self.strangers.saturating_add(self.peers),
+        };
         let system = self.of_peers(counters.system.saturating_sub(self.counted.system));
         self.of_peers = ReceiveOverflows {
             socket: self.of_peers.socket.saturating_add(socket),
@@ -57,7 +65,10 @@ impl Arrivals {
         // What waited in the buffer when it overflowed is read later than the counter.
         self.strangers /= 2;
         self.peers /= 2;
-        self.of_peers
+        SocketDrops {
+            of_peers: self.of_peers,
+            strangers,
+        }
     }
 
     /// Of `dropped` drops, those that there would have been without strangers.

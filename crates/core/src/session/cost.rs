@@ -48,6 +48,7 @@ pub(super) fn of_frame(frame: &Frame<'_>) -> u64 {
         | Frame::PrefixMismatch(_)
         | Frame::TenantLimited(_)
         | Frame::TenantUnit(_)
+        | Frame::StrangerDrops { .. }
         | Frame::Unknown(_) => 500,
         Frame::Feedback(_) | Frame::TrainReport(_) | Frame::Parity(_) => 2_000,
         Frame::PathChallenge(_) | Frame::StreamReset { .. } => 3_000,

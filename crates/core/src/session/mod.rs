@@ -48,6 +48,7 @@ mod send_queues;
 mod sent_frames;
 mod snapshot;
 mod spreading;
+mod stranger_drops;
 mod stream;
 mod tenant;
 mod timers;
@@ -66,8 +67,11 @@ use keiro_model::aggregation::{AGGREGATE_HEAD, PARITY_HEAD};
 use keiro_units::{Bandwidth, Instant, Probability};
 
 pub(crate) use self::{
-    aggregation::receiver::ReceiveOverflows, duplicate_keys::HandshakeDecision, keys::Epoch,
+    aggregation::receiver::ReceiveOverflows,
+    duplicate_keys::HandshakeDecision,
+    keys::Epoch,
     receiver::Arrived,
+    stranger_drops::{SocketDrops, StrangerDrops},
 };
 use self::{
     applications::{Applications, MessageResult},
@@ -437,8 +441,9 @@ impl Session {
         }
     }
 
-    pub(crate) fn set_overflows(&mut self, socket: SocketId, overflows: ReceiveOverflows) {
-        self.receiver.set_overflows(socket, overflows);
+    /// The drop counters of a socket were read.
+    pub(crate) fn on_socket_drops(&mut self, socket: SocketId, drops: SocketDrops) {
+        self.receiver.on_socket_drops(socket, drops);
     }
 
     /// What was polled at `polled_at` may have left as late as `until`.

@@ -2,6 +2,7 @@
 //! rate it may be sent on.
 
 mod abandon;
+mod excused;
 mod figures;
 mod idle_meter;
 mod probing;
@@ -23,8 +24,8 @@ use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 use rand_chacha::ChaCha20Rng;
 
 use self::{
-    idle_meter::IdleMeter, rate_control::RateControl, reachability::ReachabilityCounters,
-    suspicion::LossSuspicion, terms::TermsOfEnds,
+    excused::ExcusedLosses, idle_meter::IdleMeter, rate_control::RateControl,
+    reachability::ReachabilityCounters, suspicion::LossSuspicion, terms::TermsOfEnds,
 };
 use super::{
     aggregation::{
@@ -74,6 +75,7 @@ pub(crate) struct Path {
     rate: RateControl,
     pacer: Pacer,
     recovery: LossRecovery,
+    excused: ExcusedLosses,
     mtu: MtuDiscovery,
     trains: Trains,
     aggregator: Aggregator,
@@ -159,6 +161,7 @@ impl Path {
             rate,
             pacer: Pacer::new(begins_at),
             recovery: LossRecovery::starting_at(first.packets),
+            excused: ExcusedLosses::default(),
             mtu,
             trains: Trains::default(),
             aggregator: Aggregator::new(aggregation, begins_at, first.aggregates),
@@ -387,6 +390,7 @@ impl Path {
         probe_share: Probability,
     ) {
         self.recovery.restart(first_number);
+        self.excused.on_peer_restarted();
         self.copies.clear();
         self.ecn_ce_acked = 0;
         self.forget_peer_limit(now, probe_share);
@@ -598,12 +602,14 @@ impl Path {
         })
     }
 
-    /// Those that are longer than the MTU left before it fell: their loss is no congestion.
+    /// Those that are longer than the MTU left before it fell: their loss is no congestion, as that of packets is not
+    /// which strangers have displaced.
     fn detect_lost(&mut self, now: Instant) -> Vec<ResolvedPacket> {
         let mut lost = self.recovery.detect_lost(now, self.estimates.rtt());
         for packet in &mut lost {
             packet.is_beyond_mtu |= packet.ip_bytes > self.mtu.current();
         }
+        self.excused.excuse(now, &mut lost);
         lost
     }
 
@@ -630,7 +636,10 @@ impl Path {
         now: Instant,
         report: TrainReport<'_>,
     ) -> Option<aggregation::Change> {
+        let (_, lost_before) = self.trains.padding();
         self.trains.on_report(now, report);
+        let (_, lost) = self.trains.padding();
+        self.excused.excuse_padding(now, lost - lost_before);
         let found = self.trains.found();
         if let Some(found) = found {
             self.rate.on_trains(now, found);
@@ -638,6 +647,12 @@ impl Path {
         self.update_pacing_rate();
         let found = found?;
         self.aggregator.on_trains(now, found, self.carries())
+    }
+
+    /// The peer reports how many packets strangers at its socket have displaced, in all.
+    pub(crate) fn on_stranger_drops(&mut self, now: Instant, displaced: u64) {
+        let acked = self.recovery.stats().acked;
+        self.excused.on_report(now, displaced, acked);
     }
 
     /// The peer reports which aggregates arrived. `waiting_bytes`: waits to be coalesced.
@@ -779,6 +794,8 @@ impl Path {
             traffic.retransmitted_bytes <= traffic.sent_bytes,
             "retransmitted bytes were sent"
         );
+        let (_, padding_lost) = self.trains.padding();
+        self.excused.check_invariants(stats.lost + padding_lost);
         self.rate.check_invariants();
         assert!(
             self.rate

@@ -235,6 +235,11 @@ impl Session {
             Frame::PathResponse(token) => self.handle_response(context, token),
             Frame::Parity(parity) => self.handle_parity(context, parity),
             Frame::Feedback(feedback) => self.on_feedback(context.now, feedback),
+            Frame::StrangerDrops { path, packets } => {
+                if let Some(path) = self.paths.get_mut(PathId(path)) {
+                    path.on_stranger_drops(context.now, packets);
+                }
+            }
             Frame::ProbeLimit(limit) => {
                 let share = self.settings.probe_share;
                 let path = context.path.and_then(|path| self.paths.get_mut(path));

@@ -16,6 +16,7 @@ use super::{
     receive_memory::SpareMemory,
     received::{AckPolicy, Received},
     sent_frames::{SentFrame, SentFrames},
+    stranger_drops::{DisplacedPackets, SocketDrops},
     train::TrainReceiver,
 };
 use crate::{
@@ -112,6 +113,7 @@ struct RemotePath {
     received: Received,
     trains: TrainReceiver,
     aggregates: AggregateReceiver,
+    displaced: DisplacedPackets,
     socket: Option<SocketId>,
 }
 
@@ -164,8 +166,13 @@ impl Receiver {
         self.credit_wanted = true;
     }
 
-    pub(crate) fn set_overflows(&mut self, socket: SocketId, overflows: ReceiveOverflows) {
-        self.overflows.insert(socket, overflows);
+    pub(crate) fn on_socket_drops(&mut self, socket: SocketId, drops: SocketDrops) {
+        self.overflows.insert(socket, drops.of_peers);
+        for remote in self.remote_paths.values_mut() {
+            if remote.socket == Some(socket) {
+                remote.displaced.on_drops(drops.strangers);
+            }
+        }
     }
 
     pub(crate) fn clock(&self) -> &PeerClock {
@@ -196,6 +203,7 @@ impl Receiver {
         let remote = self.remote_paths.entry(path).or_default();
         let is_newest = remote.received.is_newest(number);
         remote.socket = Some(meta.socket);
+        remote.displaced.on_packet();
         remote
             .received
             .on_packet(number, meta.received_at, meta.ecn == 3);
@@ -339,6 +347,11 @@ impl Receiver {
         self.wanted(|remote| remote.aggregates.feedback_due().is_some_and(|at| at <= now))
     }
 
+    /// Paths of the peer of which strangers have displaced packets that were not reported.
+    pub(crate) fn stranger_drops_due(&self) -> Vec<u8> {
+        self.wanted(|remote| remote.displaced.is_news())
+    }
+
     fn wanted(&self, is_wanted: impl Fn(&RemotePath) -> bool) -> Vec<u8> {
         let wanted = self.remote_paths.iter();
         wanted
@@ -391,6 +404,16 @@ impl Receiver {
         let feedback = remote.aggregates.take_feedback(now, path, overflows);
         if let Some(feedback) = feedback {
             Frame::Feedback(feedback).encode(out);
+        }
+    }
+
+    /// Appends how many packets strangers have displaced if there is room up to `end`.
+    pub(crate) fn write_stranger_drops(&mut self, path: u8, end: usize, out: &mut Vec<u8>) {
+        if out.len() + Frame::STRANGER_DROPS_LEN_MAX <= end
+            && let Some(remote) = self.remote_paths.get_mut(&path)
+        {
+            let packets = remote.displaced.take_report();
+            Frame::StrangerDrops { path, packets }.encode(out);
         }
     }
 
@@ -586,6 +609,7 @@ impl Receiver {
         for remote in self.remote_paths.values() {
             remote.received.check_invariants();
             remote.aggregates.check_invariants();
+            remote.displaced.check_invariants();
         }
         self.reassembly.check_invariants();
         self.fragments.check_invariants();

@@ -110,6 +110,42 @@ pub(crate) struct ResolvedPacket {
     pub(crate) is_mtu_probe: bool,
     /// Lost, and longer than what its path is known to carry.
     pub(crate) is_beyond_mtu: bool,
+    /// Lost, and the peer says that strangers have displaced as many packets.
+    pub(crate) is_excused: bool,
+}
+
+/// What controllers hear of losses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lost {
+    /// Packets whose loss is a sign of congestion.
+    pub(crate) by_congestion: u64,
+    /// Packets that strangers have displaced: the line has carried them, as it has those that arrived.
+    pub(crate) excused: u64,
+    pub(crate) excused_bytes: u64,
+}
+
+impl ResolvedPacket {
+    /// What is lost because of its size is no sign of congestion (RFC 8899 §3).
+    pub(crate) fn is_of_its_size(&self) -> bool {
+        self.is_mtu_probe || self.is_beyond_mtu
+    }
+}
+
+impl Lost {
+    pub(crate) fn of(packets: &[ResolvedPacket]) -> Self {
+        let mut lost = Self::default();
+        packets.iter().for_each(|packet| lost.add(packet));
+        lost
+    }
+
+    pub(crate) fn add(&mut self, packet: &ResolvedPacket) {
+        if packet.is_excused {
+            self.excused += 1;
+            self.excused_bytes += u64::from(packet.ip_bytes);
+        } else if !packet.is_of_its_size() {
+            self.by_congestion += 1;
+        }
+    }
 }
 
 /// The largest newly acknowledged packet: the one that an RTT sample is taken from.
@@ -472,6 +508,7 @@ impl LossRecovery {
             was_pto_retransmitted: false,
             is_mtu_probe,
             is_beyond_mtu: false,
+            is_excused: false,
         });
     }
 
@@ -523,6 +560,7 @@ impl LossRecovery {
             was_pto_retransmitted: false,
             is_mtu_probe,
             is_beyond_mtu: false,
+            is_excused: false,
         }
     }
 
@@ -547,6 +585,7 @@ impl LossRecovery {
                     was_pto_retransmitted: true,
                     is_mtu_probe: packet.kind == PacketKind::MtuProbe,
                     is_beyond_mtu: false,
+                    is_excused: false,
                 });
             }
         }

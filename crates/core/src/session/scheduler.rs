@@ -70,8 +70,7 @@ impl ResolvedPackets<'_> {
         }
         for packet in self.lost {
             let report = reports.entry(packet.owner.tenant).or_default();
-            // What is lost because of its size is no sign of congestion (RFC 8899 §3).
-            report.lost += u64::from(!packet.is_mtu_probe && !packet.is_beyond_mtu);
+            report.lost.add(packet);
             report.no_longer_in_flight += u64::from(packet.ip_bytes);
         }
         if let Some((tenant, round_trip)) = self.signals.and_then(|signals| signals.sampled) {

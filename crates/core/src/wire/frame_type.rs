@@ -47,3 +47,5 @@ pub(super) const TENANT_LIMITED: u64 = 0x4a;
 pub(super) const TENANT_UNIT: u64 = 0x4b;
 /// A peer that does not know it skips it, and uses the path as any other.
 pub(super) const PATH_TERMS: u64 = 0x4c;
+/// A peer that does not know it skips it, and takes these losses for its own.
+pub(super) const STRANGER_DROPS: u64 = 0x4d;

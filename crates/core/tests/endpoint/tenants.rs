@@ -4,6 +4,7 @@ mod common_unit;
 mod delays;
 mod mtu;
 mod parts;
+mod strangers;
 mod units;
 mod unknown;
 mod window;
@@ -57,6 +58,8 @@ struct Net {
     over_window: u64,
     bytes_sent: BTreeMap<(usize, TenantId), u64>,
     marks_all: bool,
+    /// Of the socket of gateway 2.
+    overflow: strangers::Overflow,
     /// Which side reported it, for tenants that one of them does not know.
     reported: Vec<(usize, Event)>,
 }
@@ -113,6 +116,7 @@ impl Net {
             over_window: 0,
             bytes_sent: BTreeMap::new(),
             marks_all: false,
+            overflow: strangers::Overflow::default(),
             reported: Vec::new(),
         }
     }
@@ -180,6 +184,9 @@ impl Net {
                 .map_or(end, |at| at.max(soonest));
             while let Some(entry) = self.wire.first_entry().filter(|e| e.key().0 <= self.now) {
                 let (to, ecn, mut bytes) = entry.remove();
+                if to == 1 && self.overflow.drops_next() {
+                    continue;
+                }
                 let meta = DatagramMeta {
                     socket: SocketId(0),
                     remote: address(2 - to as u16),

@@ -229,6 +229,13 @@ fn expected() -> BTreeMap<&'static str, Frame<'static>> {
             }),
         ),
         (
+            "strangers have displaced 300 packets of path 3",
+            Frame::StrangerDrops {
+                path: 3,
+                packets: 300,
+            },
+        ),
+        (
             "packet \"hi\" of tenant 300",
             Frame::Packet {
                 tenant: 300,

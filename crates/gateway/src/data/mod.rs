@@ -103,6 +103,8 @@ struct TurnState {
     next_tick: Instant,
     /// When the kernel's counters are read again at the earliest.
     next_count: Instant,
+    /// When the counter of a socket that holds more than a batch is read next.
+    next_full_count: Instant,
     ticks: u64,
 }
 
@@ -154,6 +156,9 @@ const TICK: Duration = Duration::from_millis(100);
 /// they are reported to peers; a controller that decides four times as often would see no drops,
 /// and then all at once.
 const COUNT_EVERY: Duration = Duration::from_millis(20);
+/// The same for a socket that holds more than was read at once. Ours: short against a round trip, so that peers hear
+/// of an overflow before they find what it cost them.
+const COUNT_FULL_EVERY: Duration = Duration::from_millis(1);
 /// Every how many ticks idle flows and held messages are looked for.
 const TICKS_PER_SWEEP: u64 = 10;
 /// How long the close notice to the peers may take to leave.
@@ -205,6 +210,7 @@ impl DataThread {
                 unread_turns: 0,
                 next_tick: now(),
                 next_count: now(),
+                next_full_count: now(),
                 ticks: 0,
             },
             draining: Draining::No,
@@ -381,7 +387,10 @@ impl DataThread {
                 Ok(parts) if parts < RECEIVE_PARTS_MAX => {
                     return self.drain_core();
                 }
-                Ok(_) => self.drain_core(),
+                Ok(_) => {
+                    self.count_drops_of(id);
+                    self.drain_core();
+                }
                 Err(error) => {
                     tracing::debug!(%error, "WAN socket: receive");
                     return self.drain_core();
@@ -452,6 +461,16 @@ impl DataThread {
     fn count_drops(&mut self, now: Instant) {
         self.turn.next_count = now + COUNT_EVERY;
         self.wan.count_drops(&mut self.endpoint);
+    }
+
+    /// More waits at a socket than was read at once: its buffer may have been full. The counter shows drops before
+    /// the packets are read that came behind them.
+    fn count_drops_of(&mut self, socket: SocketId) {
+        let now = now();
+        if now >= self.turn.next_full_count {
+            self.turn.next_full_count = now + COUNT_FULL_EVERY;
+            self.wan.count_drops_of(&mut self.endpoint, socket);
+        }
     }
 
     fn check_drained(&mut self) {

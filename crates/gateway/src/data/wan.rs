@@ -149,6 +149,19 @@ impl Wan {
         }
     }
 
+    /// Reads the receive drops of one socket, and reports new ones to the peers.
+    pub(crate) fn count_drops_of(&mut self, endpoint: &mut Endpoint, id: SocketId) {
+        let Some(wan) = self.sockets.get_mut(&id) else {
+            return;
+        };
+        let before = wan.stats.dropped_packets;
+        wan.count_drops();
+        if wan.stats.dropped_packets > before {
+            let dropped = wan.stats.dropped_packets;
+            endpoint.set_overflows(id, dropped, self.foreign_drops_reported);
+        }
+    }
+
     /// Reports the system's drops to the peers, if they were read since.
     pub(crate) fn update_system_drops(&mut self, endpoint: &mut Endpoint) {
         let Some(total) = self.system.as_ref().and_then(SystemDrops::take_new_total) else {

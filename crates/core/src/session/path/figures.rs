@@ -84,7 +84,7 @@ impl Path {
         let stats = self.recovery.stats();
         OutcomeTotals {
             acked: stats.acked - stats.spurious_after_outage + padding_arrived,
-            lost: stats.lost + padding_lost,
+            lost: stats.lost + padding_lost - self.excused.total(),
             spurious: stats.spurious - stats.spurious_after_outage,
             bytes_sent: self.stats.sent_bytes,
         }

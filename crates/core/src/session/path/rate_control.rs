@@ -13,7 +13,7 @@ use keiro_units::{Bandwidth, ByteCount, Instant};
 
 use super::ReceivedAck;
 use crate::{
-    session::recovery::{AckOutcome, ResolvedPacket},
+    session::recovery::{AckOutcome, Lost, ResolvedPacket},
     snapshot::RateSnapshot,
 };
 
@@ -104,6 +104,7 @@ impl RateControl {
             return;
         };
         let bytes = outcome.acked.iter().map(|acked| u64::from(acked.ip_bytes));
+        let lost = Lost::of(lost);
         let spurious = outcome.acked.iter().filter(|acked| acked.was_lost);
         let arrival = outcome.largest.map(|largest| Arrival {
             sent_at: largest.sent_at,
@@ -113,10 +114,10 @@ impl RateControl {
         });
         controller.on_feedback(&Feedback {
             now: ack.now,
-            acked: ByteCount::new(bytes.sum()),
-            acked_packets: outcome.acked.len() as u64,
+            acked: ByteCount::new(bytes.sum::<u64>() + lost.excused_bytes),
+            acked_packets: outcome.acked.len() as u64 + lost.excused,
             spurious_packets: spurious.count() as u64,
-            lost_packets: lost_packets(lost),
+            lost_packets: lost.by_congestion,
             in_flight: ByteCount::new(in_flight),
             arrival,
         });
@@ -125,12 +126,13 @@ impl RateControl {
     /// A timer has declared packets lost.
     pub(super) fn on_lost(&mut self, now: Instant, lost: &[ResolvedPacket], in_flight: u64) {
         if let (Some(controller), false) = (&mut self.controller, lost.is_empty()) {
+            let lost = Lost::of(lost);
             controller.on_feedback(&Feedback {
                 now,
-                acked: ByteCount::ZERO,
-                acked_packets: 0,
+                acked: ByteCount::new(lost.excused_bytes),
+                acked_packets: lost.excused,
                 spurious_packets: 0,
-                lost_packets: lost_packets(lost),
+                lost_packets: lost.by_congestion,
                 in_flight: ByteCount::new(in_flight),
                 arrival: None,
             });
@@ -195,10 +197,4 @@ impl RateControl {
             controller.check_invariants();
         }
     }
-}
-
-/// What is lost because of its size is no sign of congestion (RFC 8899 §3).
-fn lost_packets(lost: &[ResolvedPacket]) -> u64 {
-    let is_congestion = |packet: &&ResolvedPacket| !packet.is_mtu_probe && !packet.is_beyond_mtu;
-    lost.iter().filter(is_congestion).count() as u64
 }

@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     id::PathId,
+    session::recovery::Lost,
     tenant::{TenantConfig, TenantPathSnapshot},
 };
 
@@ -49,7 +50,7 @@ pub(super) enum Readiness {
 pub(crate) struct DeliveryReport {
     pub(crate) acked_bytes: u64,
     pub(crate) acked: u64,
-    pub(crate) lost: u64,
+    pub(crate) lost: Lost,
     pub(crate) marked: u64,
     /// Bytes that are no longer in flight.
     pub(crate) no_longer_in_flight: u64,
@@ -365,7 +366,7 @@ impl TenantPath {
     ) {
         self.in_flight = self.in_flight.saturating_sub(report.no_longer_in_flight);
         self.acked += report.acked;
-        self.lost += report.lost;
+        self.lost += report.lost.by_congestion;
         self.marked += report.marked;
         self.span.add(now, report.acked_bytes);
         if let Some(RoundTrip { sample, .. }) = report.round_trip {
@@ -377,9 +378,9 @@ impl TenantPath {
         };
         controller.on_feedback(&Feedback {
             now,
-            acked: ByteCount::new(report.acked_bytes),
-            acked_packets: report.acked,
-            lost_packets: report.lost,
+            acked: ByteCount::new(report.acked_bytes + report.lost.excused_bytes),
+            acked_packets: report.acked + report.lost.excused,
+            lost_packets: report.lost.by_congestion,
             marked_packets: report.marked,
             round_trip: report.round_trip,
             in_flight: ByteCount::new(self.in_flight),

@@ -1,6 +1,7 @@
 //! Tenants without packets around them: turns, memory, windows.
 
 use super::*;
+use crate::session::recovery::Lost;
 use keiro_model::fairness::controller::{ControllerConfig, RoundTrip, Weight};
 use keiro_units::{Bandwidth, ByteCount};
 use proptest::prelude::*;
@@ -184,7 +185,7 @@ proptest! {
                     let report = DeliveryReport {
                         acked_bytes: bytes * (1 - lost),
                         acked: 1 - lost,
-                        lost,
+                        lost: Lost { by_congestion: lost, ..Lost::default() },
                         no_longer_in_flight: bytes,
                         round_trip: Some(RoundTrip {
                             sample: Duration::from_micros(len as u64 * 20),

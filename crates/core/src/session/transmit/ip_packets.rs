@@ -64,6 +64,7 @@ impl Session {
         }
         let mut frames = SentFrames::default();
         let acks_end = end - first_frame.len;
+        self.write_stranger_drops(id, acks_end, &mut buf.bytes);
         let mut acks = FrameBuf {
             out: &mut buf.bytes,
             end: acks_end,

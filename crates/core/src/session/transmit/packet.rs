@@ -146,6 +146,10 @@ impl Session {
         out: &mut Vec<u8>,
     ) -> SentFrames {
         let mut acks = SentFrames::default();
+        // In front of the acknowledgements that show the losses. Parity protects what follows the head and these.
+        if !packet.is_protected() {
+            self.write_stranger_drops(id, packet.passengers_end(), out);
+        }
         let mut buf = FrameBuf {
             out: &mut *out,
             end: packet.passengers_end(),
@@ -212,6 +216,15 @@ impl Session {
                 ..
             } = &self.settings;
             path.on_ping_written(now, ip_bytes, timing, *probe_share);
+        }
+    }
+
+    /// Appends how many packets strangers have displaced, where that is news.
+    pub(super) fn write_stranger_drops(&mut self, id: PathId, end: usize, out: &mut Vec<u8>) {
+        for path in self.receiver.stranger_drops_due() {
+            if self.path_for_acks(path) == Some(id) {
+                self.receiver.write_stranger_drops(path, end, out);
+            }
         }
     }
 

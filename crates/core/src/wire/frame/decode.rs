@@ -41,7 +41,7 @@ impl<'a> Frame<'a> {
             PACKET | PACKET_MARKED => return decode_packet(kind, reader).map(Some),
             TRAIN | TRAIN_REPORT | FEEDBACK | PROTECTED | PARITY | UNKNOWN_TENANT | REFUSAL
             | PREFIX_MISMATCH | PROBE_LIMIT | PACKET_PART | TENANT_LIMITED | TENANT_UNIT
-            | PATH_TERMS => {
+            | PATH_TERMS | STRANGER_DROPS => {
                 return decode_sized(kind, reader).map(Some);
             }
             SKIPPABLE.. => {
@@ -238,6 +238,10 @@ fn decode_sized<'a>(kind: u64, reader: &mut Reader<'a>) -> Result<Frame<'a>, Fra
                 .map_err(|_| FrameError::Range)
         }
         TENANT_UNIT => field(reader.varint()).map(Frame::TenantUnit),
+        STRANGER_DROPS => Ok(Frame::StrangerDrops {
+            path: field(reader.u8())?,
+            packets: field(reader.varint())?,
+        }),
         REFUSAL => field(reader.u8()).map(|byte| Frame::Refusal(RefusalCause::from_byte(byte))),
         _ => Feedback::decode(&mut reader).map(Frame::Feedback),
     }

@@ -83,6 +83,13 @@ impl Frame<'_> {
                 put_varint(buf, flags);
                 put_varint(buf, cost);
             }
+            Self::StrangerDrops { path, packets } => {
+                let packets = packets.min(VARINT_MAX);
+                put_varint(buf, STRANGER_DROPS);
+                put_varint(buf, 1 + varint_len(packets) as u64);
+                buf.push(path);
+                put_varint(buf, packets);
+            }
             Self::Unknown(kind) => {
                 put_varint(buf, kind);
                 put_varint(buf, 0);

@@ -210,6 +210,13 @@ pub enum Frame<'a> {
     TenantUnit(u64),
     /// On which terms the sender uses the path over which it comes.
     PathTerms(PathTerms),
+    /// Packets that strangers have kept from arriving.
+    StrangerDrops {
+        /// The path, as the sender of the packets numbers it.
+        path: u8,
+        /// Its packets that the receiver's socket dropped for that, in all, as far as the receiver can say.
+        packets: u64,
+    },
     /// A frame that this version does not know and may skip.
     Unknown(u64),
 }
@@ -263,6 +270,7 @@ impl Frame<'_> {
                 | Self::TenantLimited(_)
                 | Self::TenantUnit(_)
                 | Self::PathTerms(_)
+                | Self::StrangerDrops { .. }
                 | Self::Close
         )
     }
@@ -300,6 +308,9 @@ impl Frame<'_> {
     pub const TENANT_UNIT_LEN_MAX: usize = 2 + 1 + 8;
     /// Most bytes of a `PathTerms`.
     pub const PATH_TERMS_LEN_MAX: usize = 2 + 1 + 1 + 8;
+
+    /// Most bytes of a `StrangerDrops`.
+    pub const STRANGER_DROPS_LEN_MAX: usize = 2 + 1 + 1 + 8;
 
     /// Bytes of a `Packet` beside its data, of at most `len` bytes.
     pub const fn packet_head_len(tenant: u32, len: usize) -> usize {

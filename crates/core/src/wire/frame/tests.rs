@@ -174,7 +174,9 @@ fn frame(data: &'static [u8]) -> impl Strategy<Value = Frame<'static>> {
                 })
             }
         ),
-        (PATH_TERMS + 1..1 << 62).prop_map(Frame::Unknown),
+        (any::<u8>(), 0..VARINT_MAX)
+            .prop_map(|(path, packets)| Frame::StrangerDrops { path, packets }),
+        (STRANGER_DROPS + 1..1 << 62).prop_map(Frame::Unknown),
     ]
 }
 

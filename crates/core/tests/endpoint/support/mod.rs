@@ -366,6 +366,11 @@ pub(crate) fn tenant_unit(unit: u64) -> Vec<u8> {
 }
 
 /// A message given up.
+pub(crate) fn stranger_drops(path: u8, packets: u64) -> Vec<u8> {
+    let fields = [vec![path], varint(packets)].concat();
+    frame(0x4d, &[&varint(fields.len() as u64), &fields])
+}
+
 pub(crate) fn message_drop(number: u64, total: u64) -> Vec<u8> {
     frame(9, &[&varint(number), &varint(total)])
 }
