@@ -27,7 +27,7 @@ use self::{
     flows::QueuedPacket,
     limited::Contradictions,
     path_tenants::{PathTenants, virtual_time_of},
-    tenant_path::Readiness,
+    tenant_path::{Readiness, Service},
 };
 pub(crate) use self::{parts::LeavingPart, tenant_path::DeliveryReport};
 use crate::{
@@ -355,7 +355,7 @@ impl Tenants {
             path_tenants.coalescing.remove(&id);
             path_tenants
                 .tenant_path(now, id, &tenant.config, mtu)
-                .has_items = true;
+                .on_items();
             path_tenants.wake(id);
         }
     }
@@ -365,7 +365,7 @@ impl Tenants {
         if let Some(path_tenants) = self.paths.get_mut(&path)
             && let Some(tenant_path) = path_tenants.tenant_paths.get_mut(&grant.tenant)
         {
-            tenant_path.has_items = false;
+            tenant_path.on_no_items();
             path_tenants.coalescing.insert(grant.tenant);
         }
     }
@@ -377,7 +377,7 @@ impl Tenants {
         };
         for id in std::mem::take(&mut path_tenants.coalescing) {
             if let Some(tenant_path) = path_tenants.tenant_paths.get_mut(&id) {
-                tenant_path.has_items = true;
+                tenant_path.on_items();
                 path_tenants.wake(id);
             }
         }
@@ -416,14 +416,13 @@ impl Tenants {
                     *sum = *sum + after - before;
                 }
             }
-            let is_items_turn =
-                tenant_path.has_items && (packet.is_none() || !tenant_path.items_were_last);
+            let is_items_turn = tenant_path.is_items_turn(packet.is_some());
             let has = match is_items_turn {
                 true => items(id),
                 false => ItemsState::None,
             };
             if is_items_turn && has != ItemsState::Ready {
-                tenant_path.has_items = false;
+                tenant_path.on_no_items();
             }
             if has == ItemsState::Coalescing {
                 path_tenants.coalescing.insert(id);
@@ -550,10 +549,13 @@ impl Tenants {
         };
         path_tenants.virtual_time = path_tenants.virtual_time.max(grant.start_tag);
         if let Some(tenant_path) = path_tenants.tenant_paths.get_mut(&grant.tenant) {
-            tenant_path.on_sent(now, bytes);
-            tenant_path.items_were_last = !matches!(grant.kind, GrantKind::IpPackets(_));
-            tenant_path.virtual_finish = tenant_path.virtual_finish.max(grant.start_tag)
-                + virtual_time_of(bytes, tenant.config.weight);
+            let service = Service {
+                bytes,
+                start_tag: grant.start_tag,
+                virtual_time: virtual_time_of(bytes, tenant.config.weight),
+            };
+            tenant_path.on_sent(now, service);
+            tenant_path.on_turn(!matches!(grant.kind, GrantKind::IpPackets(_)));
         }
         // It enters `ready` with its new start tag before it leaves the old one: a set that is never empty
         // keeps its memory.
@@ -575,11 +577,13 @@ impl Tenants {
             return;
         };
         let path_tenants = self.paths.entry(path.path).or_default();
-        let start = path_tenants.virtual_time;
+        let service = Service {
+            bytes,
+            start_tag: path_tenants.virtual_time,
+            virtual_time: virtual_time_of(bytes, tenant.config.weight),
+        };
         let tenant_path = path_tenants.tenant_path(now, id, &tenant.config, path.mtu);
-        tenant_path.on_sent(now, bytes);
-        tenant_path.virtual_finish =
-            tenant_path.virtual_finish.max(start) + virtual_time_of(bytes, tenant.config.weight);
+        tenant_path.on_sent(now, service);
     }
 
     /// The window and the rate of a tenant let `bytes` leave now without a grant.
@@ -654,7 +658,7 @@ impl Tenants {
                 (path_tenants.tenant_paths.get_mut(&id), config)
             {
                 if forgotten {
-                    tenant_path.in_flight = 0;
+                    tenant_path.on_in_flight_forgotten();
                 }
                 tenant_path.set_controller(now, &config.controller, config.weight, u64::from(mtu));
             }
@@ -760,7 +764,7 @@ impl Tenants {
     pub(crate) fn in_flight(&self) -> impl Iterator<Item = (PathId, TenantId, u64)> {
         self.paths.iter().flat_map(|(path, path_tenants)| {
             let tenant_paths = path_tenants.tenant_paths.iter();
-            tenant_paths.map(move |(id, tenant_path)| (*path, *id, tenant_path.in_flight))
+            tenant_paths.map(move |(id, tenant_path)| (*path, *id, tenant_path.in_flight()))
         })
     }
 

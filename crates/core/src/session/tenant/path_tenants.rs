@@ -42,7 +42,7 @@ impl PathTenants {
 
     /// A tenant is ready whatever holds it back.
     pub(super) fn make_ready_now(&mut self, id: TenantId) {
-        let readiness = self.tenant_paths.get(&id).map(|path| path.readiness);
+        let readiness = self.tenant_paths.get(&id).map(|path| path.readiness());
         match readiness {
             None | Some(Readiness::Ready(_)) => return,
             Some(Readiness::Timed(at)) => drop(self.timed.remove(&(at, id))),
@@ -56,7 +56,7 @@ impl PathTenants {
         let Some(tenant_path) = self.tenant_paths.get_mut(&id) else {
             return;
         };
-        if let Readiness::Ready(start_tag) = std::mem::replace(&mut tenant_path.readiness, to) {
+        if let Readiness::Ready(start_tag) = tenant_path.on_held_back(to) {
             self.ready.remove(&(start_tag, id));
         }
         if let Readiness::Timed(at) = to {
@@ -85,7 +85,7 @@ impl PathTenants {
         let Some(tenant_path) = self.tenant_paths.get_mut(&id) else {
             return;
         };
-        match tenant_path.readiness {
+        match tenant_path.readiness() {
             Readiness::Blocked if !tenant_path.is_idle() => drop(self.make_ready(id)),
             // A faster rate does not have to wait for the slower one.
             Readiness::Timed(at) if tenant_path.next_at() < at => {
@@ -99,9 +99,7 @@ impl PathTenants {
     /// Makes a tenant ready; its start tag.
     pub(super) fn make_ready(&mut self, id: TenantId) -> Option<u64> {
         let tenant_path = self.tenant_paths.get_mut(&id)?;
-        // A tenant that had nothing to send has saved up nothing.
-        let start_tag = tenant_path.virtual_finish.max(self.virtual_time);
-        tenant_path.readiness = Readiness::Ready(start_tag);
+        let start_tag = tenant_path.on_ready(self.virtual_time);
         self.ready.insert((start_tag, id));
         Some(start_tag)
     }
@@ -112,7 +110,7 @@ impl PathTenants {
         let mut ready = 0;
         let mut timed = 0;
         for (id, tenant_path) in &self.tenant_paths {
-            match tenant_path.readiness {
+            match tenant_path.readiness() {
                 Readiness::Blocked => {}
                 Readiness::Ready(start_tag) => {
                     assert!(
@@ -138,13 +136,13 @@ impl PathTenants {
         };
         self.cost -= tenant_path.cost();
         self.coalescing.remove(&id);
-        match tenant_path.readiness {
+        match tenant_path.readiness() {
             Readiness::Blocked => {}
             Readiness::Ready(start_tag) => drop(self.ready.remove(&(start_tag, id))),
             Readiness::Timed(at) => drop(self.timed.remove(&(at, id))),
         }
-        if tenant_path.in_flight > 0 {
-            self.removed.insert(id, tenant_path.in_flight);
+        if tenant_path.in_flight() > 0 {
+            self.removed.insert(id, tenant_path.in_flight());
         }
     }
 

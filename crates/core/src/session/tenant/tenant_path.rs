@@ -57,6 +57,17 @@ pub(crate) struct DeliveryReport {
     pub(crate) round_trip: Option<RoundTrip>,
 }
 
+/// What a packet that leaves takes of a path.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Service {
+    /// IP bytes.
+    pub(super) bytes: u64,
+    /// Virtual time at which it begins, unless the tenant's last packet finishes later.
+    pub(super) start_tag: u64,
+    /// Virtual time that the bytes take at the tenant's weight.
+    pub(super) virtual_time: u64,
+}
+
 #[derive(Debug)]
 pub(super) struct TenantPath {
     pub(super) flows: Flows,
@@ -65,17 +76,17 @@ pub(super) struct TenantPath {
     /// How it leaves where it does not fit into one datagram.
     parts: Option<SplitPacket>,
     /// Messages, streams or datagrams wait, as far as is known here.
-    pub(super) has_items: bool,
+    has_items: bool,
     /// These were served last: it is its IP packets' turn.
-    pub(super) items_were_last: bool,
+    items_were_last: bool,
     controller: Option<Box<dyn Controller>>,
     allowance: Option<Allowance>,
-    pub(super) readiness: Readiness,
+    readiness: Readiness,
     /// Virtual time at which its last packet finishes: the finish tag of start-time fair queueing.
-    pub(super) virtual_finish: u64,
+    virtual_finish: u64,
     next_at: Instant,
     sent_at: Instant,
-    pub(super) in_flight: u64,
+    in_flight: u64,
     /// Its window or its rate has held something back since the last feedback.
     controller_limited: bool,
     /// The same, since the peer was last informed, and when that was.
@@ -339,7 +350,61 @@ impl TenantPath {
         self.in_flight == 0 && now >= self.sent_at.max(self.next_at) + REST
     }
 
-    pub(super) fn on_sent(&mut self, now: Instant, bytes: u64) {
+    /// Messages, streams or datagrams may have come.
+    pub(super) fn on_items(&mut self) {
+        self.has_items = true;
+    }
+
+    /// None of them may leave.
+    pub(super) fn on_no_items(&mut self) {
+        self.has_items = false;
+    }
+
+    /// It is the turn of its items. `has_packets`: an IP packet waits too.
+    pub(super) fn is_items_turn(&self, has_packets: bool) -> bool {
+        self.has_items && !(has_packets && self.items_were_last)
+    }
+
+    /// Its turn was used.
+    pub(super) fn on_turn(&mut self, by_items: bool) {
+        self.items_were_last = by_items;
+    }
+
+    pub(super) fn readiness(&self) -> Readiness {
+        self.readiness
+    }
+
+    /// It gets turns from now on; its start tag. `virtual_time`: of the path. A tenant that had nothing to send has
+    /// saved up nothing.
+    pub(super) fn on_ready(&mut self, virtual_time: u64) -> u64 {
+        let start_tag = self.virtual_finish.max(virtual_time);
+        self.readiness = Readiness::Ready(start_tag);
+        start_tag
+    }
+
+    /// It gets no turns until what `to` says; what it waited for before.
+    pub(super) fn on_held_back(&mut self, to: Readiness) -> Readiness {
+        std::mem::replace(&mut self.readiness, to)
+    }
+
+    /// IP bytes.
+    pub(super) fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    /// Nothing in flight is waited for.
+    pub(super) fn on_in_flight_forgotten(&mut self) {
+        self.in_flight = 0;
+    }
+
+    /// A packet leaves.
+    pub(super) fn on_sent(&mut self, now: Instant, service: Service) {
+        let Service {
+            bytes,
+            start_tag,
+            virtual_time,
+        } = service;
+        self.virtual_finish = self.virtual_finish.max(start_tag) + virtual_time;
         if self.has_rested(now)
             && let Some(controller) = &mut self.controller
         {

@@ -173,9 +173,9 @@ proptest! {
                         let tenant_path = &tenants.paths[&PATH].tenant_paths[&TenantId(id)];
                         let of_tenant = flying.iter().filter(|(flyer, _)| *flyer == id);
                         let before: u64 = of_tenant.map(|(_, bytes)| bytes).sum();
-                        prop_assert_eq!(tenant_path.in_flight, before + bytes);
+                        prop_assert_eq!(tenant_path.in_flight(), before + bytes);
                         let window = tenant_path.snapshot(now, PATH, None).stats.window_bytes.unwrap_or(u64::MAX);
-                        prop_assert!(before == 0 || tenant_path.in_flight <= window);
+                        prop_assert!(before == 0 || tenant_path.in_flight() <= window);
                         flying.push((id, bytes));
                     }
                 }
