@@ -50,6 +50,7 @@ mod snapshot;
 mod spreading;
 mod stranger_drops;
 mod stream;
+mod stream_buffer;
 mod tenant;
 mod timers;
 mod train;

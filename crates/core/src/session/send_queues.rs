@@ -6,20 +6,25 @@
 //! ([`messages`], [`datagrams`], [`streams`]). Path selection, pacing and the turns of tenants are
 //! decided elsewhere.
 
+mod credit_return;
 mod datagrams;
 mod invariants;
 mod messages;
 mod packetize;
 pub(crate) mod ready;
+mod sending_half;
 mod streams;
 #[cfg(test)]
 mod tests;
 
+#[cfg(test)]
+pub(crate) use self::credit_return::CreditReturns;
 pub(crate) use self::{
     datagrams::DatagramNeeds,
     messages::{NewMessage, OutMessage},
     packetize::{CONTENT_HEAD_MAX, FrameBuf, ItemSelection, WritableStream},
     ready::{Coalescing, SendItem},
+    sending_half::OutStream,
 };
 
 use std::{collections::BTreeMap, time::Duration};
@@ -32,7 +37,6 @@ use self::{
     ready::{QueueKey, QueuePath, ReadyQueues, ScheduleKey},
     streams::OutStreams,
 };
-use super::stream::outbound::OutStream;
 use crate::{
     config::{DeliveryClass, SchedulerKind},
     datagram::NewDatagram,

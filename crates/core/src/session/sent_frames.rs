@@ -2,7 +2,7 @@
 
 use keiro_units::Instant;
 
-use super::stream::buffer::StreamRange;
+use super::stream_buffer::StreamRange;
 use crate::{
     event::ResetReason,
     id::{AppId, StreamId},

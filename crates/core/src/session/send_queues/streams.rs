@@ -14,16 +14,14 @@ use keiro_units::Instant;
 
 use super::{
     FIFO_KEY, SendQueues,
+    credit_return::CreditReturns,
     ready::{QueueKey, QueuePath, SendItem},
+    sending_half::{OutStream, QueuedStream, StreamPart, TurnClass},
 };
 use crate::{
     config::SchedulerKind,
     id::{AppId, PathId, StreamId, TenantId},
-    session::stream::{
-        buffer::StreamRange,
-        credit_return::CreditReturns,
-        outbound::{OutStream, QueuedStream, StreamPart, TurnClass},
-    },
+    session::stream_buffer::StreamRange,
 };
 
 /// Bytes that all streams to a peer may keep beyond their initial windows; then each has its own

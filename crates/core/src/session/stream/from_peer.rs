@@ -6,10 +6,8 @@ use keiro_units::Instant;
 
 use super::{
     ArrivedBytes, StreamContext, Streams,
-    buffer::StreamRange,
     deferred_reset::{DeferredReset, Waits},
     inbound::StreamViolation,
-    outbound::OutStream,
     receive_halves::ReceivedBytes,
     resets::StreamReset,
 };
@@ -17,6 +15,7 @@ use crate::{
     config::DeliveryClass,
     event::{ResetReason, StreamSignal},
     id::{AppId, StreamId},
+    session::{send_queues::OutStream, stream_buffer::StreamRange},
 };
 
 impl Streams {

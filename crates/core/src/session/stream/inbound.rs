@@ -4,10 +4,12 @@ use std::{collections::VecDeque, time::Duration};
 
 use keiro_units::Instant;
 
-use super::buffer::{WINDOW_INITIAL, release};
 use crate::{
     ranges::RangeSet,
-    session::receive_memory::{RANGE_BYTES, SpareMemory},
+    session::{
+        receive_memory::{RANGE_BYTES, SpareMemory},
+        stream_buffer::{WINDOW_INITIAL, release},
+    },
 };
 
 /// Gaps allowed whatever the window and whatever other streams have. Ours: for as many streams as a peer may

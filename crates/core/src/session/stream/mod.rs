@@ -1,7 +1,7 @@
 //! Streams: ordered bytes in both directions between a client at one gateway and a server at the
 //! other.
 //!
-//! [`Streams`] is the component. A stream is one half that sends ([`outbound`]) and one that receives
+//! [`Streams`] is the component. A stream is one half that sends and one that receives
 //! ([`inbound`]). Receiving halves are kept here ([`receive_halves`]). Sending halves are kept by
 //! [`SendQueues`], because a stream takes its turns among messages and datagrams and its place among
 //! them changes with every byte that is written, sent or acknowledged; they are created and removed
@@ -12,13 +12,10 @@
 //! An operation gets the components that it uses in a [`StreamContext`]. What follows for the rest of
 //! the session is polled with [`Streams::poll_event`].
 
-pub(crate) mod buffer;
-pub(crate) mod credit_return;
 mod deferred_reset;
 mod from_peer;
 pub(crate) mod inbound;
 mod numbers;
-pub(crate) mod outbound;
 mod receive_halves;
 mod resets;
 
@@ -29,7 +26,6 @@ use keiro_units::Instant;
 use self::{
     deferred_reset::{DeferredReset, DeferredResets, Waits},
     numbers::{STREAMS_MAX, StreamNumbers},
-    outbound::OutStream,
     receive_halves::{Consumption, ReceiveHalves, StreamCredit},
     resets::{ResetQueue, StreamReset},
 };
@@ -37,7 +33,7 @@ use super::{
     applications::Applications,
     path_manager::PathManager,
     receive_memory::SpareMemory,
-    send_queues::{SendQueues, WritableStream},
+    send_queues::{OutStream, SendQueues, WritableStream},
     sent_frames::{SentFrame, SentFrames},
 };
 use crate::{

@@ -6,11 +6,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::session::{
     receive_memory::SpareMemory,
-    stream::{
-        buffer::{StreamRange, WINDOW_INITIAL},
-        credit_return::CreditReturns,
-        outbound::OutStream,
-    },
+    send_queues::{CreditReturns, OutStream},
+    stream_buffer::{StreamRange, WINDOW_INITIAL},
 };
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -4,11 +4,11 @@ use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
 use keiro_units::Instant;
 
-use super::buffer::{StreamRange, WINDOW_INITIAL, release};
+use super::ready::{QueueKey, ScheduleKey};
 use crate::{
     id::AppId,
     ranges::RangeSet,
-    session::send_queues::ready::{QueueKey, ScheduleKey},
+    session::stream_buffer::{StreamRange, WINDOW_INITIAL, release},
 };
 
 /// Bytes accepted and not sent yet at most: 1 ms of 1 Gbit/s, so that the listener's own queue holds

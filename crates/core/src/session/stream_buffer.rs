@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 pub(crate) const WINDOW_INITIAL: u64 = 16 << 10;
 /// A stream that holds anything may have memory for four times as much. Ours: a packet's worth, below
 /// which nothing is gained.
-pub(super) const HELD_MIN: usize = 1200;
+pub(crate) const HELD_MIN: usize = 1200;
 
 /// Bytes `start..end` of a stream, and with `fin` its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub(crate) struct StreamRange {
 ///
 /// What this copies is less than what was taken out since it last did: half goes when a quarter is
 /// held, and so there is as much room again as is held.
-pub(super) fn release(data: &mut VecDeque<u8>) {
+pub(crate) fn release(data: &mut VecDeque<u8>) {
     if data.is_empty() {
         // Thousands of idle streams keep no memory.
         *data = VecDeque::new();

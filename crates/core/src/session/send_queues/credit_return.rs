@@ -12,7 +12,7 @@ use std::{
 
 use keiro_units::Instant;
 
-use super::outbound::OutStream;
+use super::sending_half::OutStream;
 use crate::id::StreamId;
 
 /// Time between two checks of what streams use. Credit that is left over at the next one is given back:
