@@ -81,6 +81,17 @@ pub(crate) struct KeyRing {
 }
 
 impl KeyRing {
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(crate) fn check_invariants(&self) {
+        assert!(self.epochs.len() <= EPOCHS_MAX, "key epochs are bounded");
+        assert!(
+            self.epochs.len() as u64 <= self.agreed_total,
+            "every key epoch was agreed"
+        );
+    }
+
     /// Adds an epoch; the local indices that are no longer in use.
     pub(crate) fn push(&mut self, epoch: Epoch) -> Vec<u32> {
         self.agreed_total += 1;

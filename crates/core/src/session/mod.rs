@@ -722,6 +722,7 @@ impl Session {
     ///
     /// Panics with the invariant's name if one does not hold.
     pub(crate) fn check_invariants(&self) {
+        self.keys.check_invariants();
         self.incarnations.check_invariants();
         self.paths.check_invariants();
         self.receiver.check_invariants();

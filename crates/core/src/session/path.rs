@@ -781,6 +781,8 @@ impl Path {
         self.recovery.check_invariants();
         self.mtu.check_invariants();
         self.copies.check_invariants();
+        self.aggregator.check_invariants();
+        self.trains.check_invariants();
         let (traffic, stats) = (&self.stats, self.recovery.stats());
         assert!(
             stats.acked <= traffic.sent_packets && stats.lost <= traffic.sent_packets,

@@ -310,6 +310,17 @@ impl Trains {
         self.follower.found()
     }
 
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(crate) fn check_invariants(&self) {
+        assert!(self.awaited.len() <= AWAITED_MAX, "trains under way");
+        assert!(
+            self.train_cost_time <= COST_TIME_MAX,
+            "what a train costs is bounded"
+        );
+    }
+
     /// Packets of padding of which it is known that they arrived, and that they did not.
     pub(crate) fn padding(&self) -> (u64, u64) {
         (self.padding_arrived, self.padding_lost)

@@ -137,6 +137,16 @@ struct Period {
 }
 
 impl Aggregator {
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(crate) fn check_invariants(&self) {
+        self.outcomes.check_invariants();
+        if let Some(protection) = &self.protection {
+            protection.check_invariants();
+        }
+    }
+
     /// `rate`: what the path is configured for. `first_number`: numbers below were used.
     pub(crate) fn new(config: &AggregationConfig, rate: Bandwidth, first_number: u64) -> Self {
         let (controller, too_narrow) = controller(config.controller, &config.limits, rate);

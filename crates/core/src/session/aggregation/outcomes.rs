@@ -176,6 +176,28 @@ impl DeliveryAccounting {
         *system_overflows = system_overflows.saturating_add(system);
     }
 
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(super) fn check_invariants(&self) {
+        assert!(self.epochs.len() <= EPOCHS_MAX, "epochs of copies");
+        assert!(self.spaced.len() <= SPACED_MAX, "copies with time between");
+        let mut newest = self.epochs.iter().rev();
+        if let (Some(last), Some(before)) = (newest.next(), newest.next()) {
+            assert!(
+                before.from <= last.from && before.before <= last.before,
+                "epochs are in the order of numbers"
+            );
+        }
+        for counts in [self.totals.aggregates, self.totals.copies] {
+            assert!(counts.lost <= counts.sent, "only what left is lost");
+        }
+        assert!(
+            self.never_sent <= self.copies_dropped,
+            "a copy that was never sent was dropped"
+        );
+    }
+
     fn awaited_of(&self, feedback: &Feedback) -> u64 {
         self.spaced
             .partition_point(|copy| copy.of <= feedback.highest) as u64

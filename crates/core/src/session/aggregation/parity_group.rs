@@ -86,6 +86,18 @@ impl Protection {
         paid
     }
 
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(super) fn check_invariants(&self) {
+        if let Some(group) = &self.group {
+            assert!(
+                (1..=erasure::DATA_MAX).contains(&group.len()),
+                "an open group has aggregates, and not too many"
+            );
+        }
+    }
+
     /// No parity is to follow what was sent.
     pub(super) fn drop_group(&mut self) {
         self.group = None;
