@@ -15,7 +15,7 @@ mod stranger_overflows;
 mod streams;
 mod transmit;
 mod turns;
-mod units;
+mod unit_reports;
 mod wrong_key;
 
 use std::{
@@ -39,7 +39,7 @@ use self::{
     response_cache::ResponseCache,
     stranger_overflows::StrangerOverflows,
     turns::Turns,
-    units::Units,
+    unit_reports::UnitReports,
     wrong_key::WrongKeys,
 };
 use crate::{
@@ -97,7 +97,7 @@ pub struct Endpoint {
     /// Sockets that have no local address now.
     unbound: BTreeSet<SocketId>,
     turns: Turns,
-    units: Units,
+    units: UnitReports,
 }
 
 impl fmt::Debug for Endpoint {
@@ -141,7 +141,7 @@ impl Endpoint {
             uplinks: Uplinks::default(),
             unbound: BTreeSet::new(),
             turns: Turns::default(),
-            units: Units::default(),
+            units: UnitReports::default(),
         }
     }
 

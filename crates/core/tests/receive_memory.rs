@@ -73,7 +73,7 @@ impl Hoarder {
         }
     }
 
-    fn tell(&mut self, frames: &[u8]) {
+    fn inject(&mut self, frames: &[u8]) {
         self.tell_on(0, frames);
     }
 
@@ -87,7 +87,7 @@ impl Hoarder {
     fn hold_message(&mut self, number: u64, total: usize) {
         for offset in (0..total - 1).step_by(PART) {
             let len = PART.min(total - 1 - offset);
-            self.tell(&message(number, total as u64, offset as u64, &vec![7; len]));
+            self.inject(&message(number, total as u64, offset as u64, &vec![7; len]));
         }
     }
 
@@ -96,7 +96,7 @@ impl Hoarder {
             let opens = (first..first + 64)
                 .map(|number| frame(12, &[&varint(number << 1), &app(STREAMS), &[0]]));
             let opens: Vec<Vec<u8>> = opens.collect();
-            self.tell(&opens.concat());
+            self.inject(&opens.concat());
         }
     }
 
@@ -105,14 +105,14 @@ impl Hoarder {
             let len = (to - offset).min(PART as u64);
             let data = vec![7; len as usize];
             let id = varint(stream << 1);
-            self.tell(&frame(13, &[&id, &varint(offset), &varint(len), &data]));
+            self.inject(&frame(13, &[&id, &varint(offset), &varint(len), &data]));
         }
     }
 
     /// Opens a stream and sends what it takes, as long as its reader reads and its window grows, and once more when
     /// the reader has stopped.
     fn widen(&mut self, stream: u64) {
-        self.tell(&frame(12, &[&varint(stream << 1), &app(STREAMS), &[0]]));
+        self.inject(&frame(12, &[&varint(stream << 1), &app(STREAMS), &[0]]));
         self.take_deliveries();
         let (peer, now) = (self.victim.peer, self.victim.now);
         let id = self.heard.expect("it was opened");
@@ -145,7 +145,7 @@ impl Hoarder {
         for first in (0..4_000u64).step_by(200) {
             let drops = (first..first + 200).map(|number| message_drop((1 << 20) + number * 2, 1));
             let drops: Vec<Vec<u8>> = drops.collect();
-            self.tell(&drops.concat());
+            self.inject(&drops.concat());
         }
     }
 
@@ -153,11 +153,11 @@ impl Hoarder {
     /// numbers of streams of which every second is used.
     fn leave_gaps(&mut self) {
         for number in 0..40 {
-            self.tell(&fragment(number, 65_000, 64_000, &[1; 100]));
+            self.inject(&fragment(number, 65_000, 64_000, &[1; 100]));
         }
         for number in 0..200 {
             for tenant in 1..=3 {
-                self.tell(&packet_part(tenant, number, [0, 2], &[1; 1279]));
+                self.inject(&packet_part(tenant, number, [0, 2], &[1; 1279]));
             }
         }
         for path in 0..64 {
@@ -172,7 +172,7 @@ impl Hoarder {
             let resets = (first..first + 100)
                 .map(|number| frame(16, &[&varint((20_000 + number * 2) << 1), &[0]]));
             let resets: Vec<Vec<u8>> = resets.collect();
-            self.tell(&resets.concat());
+            self.inject(&resets.concat());
         }
     }
 
@@ -182,8 +182,8 @@ impl Hoarder {
             let id = varint(stream << 1);
             let byte = |offset: u64| frame(13, &[&id, &varint(offset), &[1], b"x"]);
             let gaps: Vec<Vec<u8>> = (0..100).map(|number| byte(1 + number * 2)).collect();
-            self.tell(&gaps.concat());
-            self.tell(&byte(WINDOW_INITIAL - 1));
+            self.inject(&gaps.concat());
+            self.inject(&byte(WINDOW_INITIAL - 1));
         }
     }
 }

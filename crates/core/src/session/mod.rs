@@ -592,7 +592,7 @@ impl Session {
     /// Ends the messages that the peer may have delivered and does not know any more. They are not sent
     /// again: each would be delivered twice if it was delivered before.
     fn end_unknown_messages(&mut self, now: Instant) {
-        for (id, message) in self.scheduler.queues_mut().take_left_whole() {
+        for (id, message) in self.scheduler.queues_mut().take_fully_sent() {
             let outcome = MessageOutcome::Unknown(UnknownCause::PeerRestarted);
             self.on_message_ended(now, id, &message, MessageEnd::here(outcome));
         }

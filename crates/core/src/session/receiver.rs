@@ -131,7 +131,7 @@ pub(crate) struct Receiver {
     deliveries: Deliveries,
     /// Kept of all paths to recover aggregates by parity.
     parity_bytes: usize,
-    /// Products of bytes since the last [`Self::take_products`].
+    /// Products of bytes since the last [`Self::take_recovery_cost`].
     products: u64,
 }
 
@@ -262,7 +262,7 @@ impl Receiver {
     }
 
     /// Products of bytes that recovery took since the last call.
-    pub(crate) fn take_products(&mut self) -> u64 {
+    pub(crate) fn take_recovery_cost(&mut self) -> u64 {
         std::mem::take(&mut self.products)
     }
 
@@ -275,7 +275,7 @@ impl Receiver {
         let kept = &mut self.remote_paths.get_mut(&path)?.aggregates;
         let before = kept.memory();
         let result = change(kept);
-        self.products += kept.take_products();
+        self.products += kept.take_recovery_cost();
         self.parity_bytes = self.parity_bytes - before + kept.memory();
         while self.parity_bytes > PARITY_BYTES_MAX {
             let aggregates = self

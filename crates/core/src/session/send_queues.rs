@@ -385,7 +385,7 @@ impl SendQueues {
     }
 
     /// Takes out the messages of which all bytes have left: the peer may have delivered them.
-    pub(crate) fn take_left_whole(&mut self) -> Vec<(u64, OutMessage)> {
+    pub(crate) fn take_fully_sent(&mut self) -> Vec<(u64, OutMessage)> {
         let left = self.messages.iter();
         let left: Vec<u64> = left
             .filter(|(_, message)| message.has_left_whole())

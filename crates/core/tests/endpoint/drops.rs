@@ -245,7 +245,7 @@ fn malformed() {
         sized(0x44, &[&[0], &long, &[4, 2]]),
     ]);
     for (index, frames) in malformed.enumerate() {
-        victim.tell(&frames);
+        victim.inject(&frames);
         let count = index as u64 + 1;
         assert_eq!(victim.drops(), [("malformed", count)], "{frames:02x?}");
     }
@@ -268,7 +268,7 @@ fn frames_before_a_malformed_one_count() {
     let mut frames = message(0, 2, 0, b"hi");
     frames.push(0x0c);
     frames.extend(message(1, 2, 0, b"no"));
-    victim.tell(&frames);
+    victim.inject(&frames);
     assert_eq!(victim.drops(), [("malformed", 1)]);
     assert_eq!(victim.hear().messages, [b"hi"]);
 }
@@ -280,7 +280,7 @@ fn acknowledgement_of_what_was_never_sent_is_malformed() {
         .stats
         .sent_packets;
     for largest in [sent, sent + 100, u64::MAX >> 2] {
-        victim.tell(&acknowledgement(largest));
+        victim.inject(&acknowledgement(largest));
     }
     assert_eq!(victim.drops(), [("malformed", 3)]);
     let path = &victim.end.session(victim.peer).unwrap().paths[0];
@@ -291,8 +291,8 @@ fn acknowledgement_of_what_was_never_sent_is_malformed() {
 #[test]
 fn message_whose_parts_contradict_each_other_is_given_up() {
     let mut victim = Victim::new();
-    victim.tell(&message(0, 10, 0, b"hello"));
-    victim.tell(&message(0, 11, 5, b"world!"));
+    victim.inject(&message(0, 10, 0, b"hello"));
+    victim.inject(&message(0, 11, 5, b"world!"));
     assert_eq!(victim.drops(), [("malformed", 1)]);
     assert_eq!(
         victim
@@ -303,7 +303,7 @@ fn message_whose_parts_contradict_each_other_is_given_up() {
             .reassembly_bytes,
         0
     );
-    victim.tell(&message(0, 10, 5, b"world"));
+    victim.inject(&message(0, 10, 5, b"world"));
     assert!(victim.hear().messages.is_empty());
     victim.assert_alive();
 }
@@ -387,7 +387,7 @@ fn over_credit() {
     let mut victim = Victim::new();
     // The first credit, 24 MiB, holds one of the longest messages with its charge, not two.
     for number in 0..2 {
-        victim.tell(&message(number, 16 << 20, 0, b"a"));
+        victim.inject(&message(number, 16 << 20, 0, b"a"));
     }
     assert_eq!(victim.drops(), [("over_credit", 1)]);
     let session = victim.end.session(victim.peer).unwrap();
@@ -413,14 +413,14 @@ fn second_implementation_exchanges_messages_with_an_endpoint() {
             end,
             peer: id,
         };
-        victim.tell(&[1]);
+        victim.inject(&[1]);
         victim.answer_challenges();
         let session = victim.end.session(id).unwrap();
         assert_eq!(session.paths[0].state, PathState::Up);
         assert_eq!(session.paths[0].remote, Some(address(2)));
 
-        victim.tell(&message(0, 5, 3, b"lo"));
-        victim.tell(&message(0, 5, 0, b"hel"));
+        victim.inject(&message(0, 5, 3, b"lo"));
+        victim.inject(&message(0, 5, 0, b"hel"));
         let mut heard = victim.hear();
         assert_eq!(heard.messages, [b"hello"]);
         victim.now += Duration::from_millis(10);
@@ -433,9 +433,9 @@ fn second_implementation_exchanges_messages_with_an_endpoint() {
                 .any(|(_, frames)| frames.windows(3).any(|w| w == taken))
         );
 
-        victim.tell(&frame(5, &[&app("datagrams"), &[6], &[2], b"hi"]));
-        victim.tell(&fragment(0, 4, 2, b"cd"));
-        victim.tell(&fragment(0, 4, 0, b"ab"));
+        victim.inject(&frame(5, &[&app("datagrams"), &[6], &[2], b"hi"]));
+        victim.inject(&fragment(0, 4, 2, b"cd"));
+        victim.inject(&fragment(0, 4, 0, b"ab"));
         assert_eq!(victim.hear().datagrams, [b"hi".to_vec(), b"abcd".to_vec()]);
 
         let app_id = keiro_core::AppId::of_name(support::MESSAGES);
@@ -450,7 +450,7 @@ fn second_implementation_exchanges_messages_with_an_endpoint() {
             heard.packets.iter().any(|(_, frames)| sent(frames)),
             "{heard:?}"
         );
-        victim.tell(&frame(8, &[&[0, 0], &[0, 1, 2, 3]]));
+        victim.inject(&frame(8, &[&[0, 0], &[0, 1, 2, 3]]));
         let delivered = |event: &Event| {
             matches!(
                 event,
@@ -483,10 +483,10 @@ fn parity_of(number: u64, content: &[u8]) -> Vec<u8> {
 fn what_parity_gives_back_is_read_once() {
     let mut victim = Victim::new();
     let content = message(0, 2, 0, b"hi");
-    victim.tell(&parity_of(5, &content));
-    victim.tell(&parity_of(5, &content));
+    victim.inject(&parity_of(5, &content));
+    victim.inject(&parity_of(5, &content));
     let late = [sized(0x43, &[&[0], &varint(5), &[0]]), content].concat();
-    victim.tell(&late);
+    victim.inject(&late);
     assert_eq!(victim.hear().messages, [b"hi"]);
     assert_eq!(victim.drops(), []);
 }
@@ -498,7 +498,7 @@ fn a_packet_has_one_packet_of_a_group() {
     let protected = [sized(0x43, &[&[0], &varint(9), &[0]]), vec![1]].concat();
     let parity = parity_of(5, &content);
     for second in [parity_of(7, &message(1, 2, 0, b"no")), protected] {
-        victim.tell(&[parity.clone(), second].concat());
+        victim.inject(&[parity.clone(), second].concat());
     }
     assert_eq!(victim.drops(), [("malformed", 2)]);
     assert_eq!(victim.hear().messages, [b"hi"]);
@@ -508,14 +508,14 @@ fn a_packet_has_one_packet_of_a_group() {
 fn aggregates_do_not_come_in_aggregates() {
     let mut victim = Victim::new();
     let inner = [parity_of(9, &message(0, 2, 0, b"no")), vec![1]].concat();
-    victim.tell(&parity_of(7, &inner));
-    victim.tell(&parity_of(20, &frame(0x11, &[&[0], &varint(3), &[1, 0]])));
+    victim.inject(&parity_of(7, &inner));
+    victim.inject(&parity_of(20, &frame(0x11, &[&[0], &varint(3), &[1, 0]])));
     assert_eq!(victim.drops(), [("malformed", 2)]);
     // A length beyond what is there, and what makes no frames.
     let shard = [0xff, 0xff, 1];
     let parity = keiro_model::erasure::encode(&[shard.to_vec()], 1);
-    victim.tell(&sized(0x44, &[&[0], &varint(30), &[1, 1, 0], &parity[0]]));
-    victim.tell(&parity_of(40, &[0x3f]));
+    victim.inject(&sized(0x44, &[&[0], &varint(30), &[1, 1, 0], &parity[0]]));
+    victim.inject(&parity_of(40, &[0x3f]));
     assert_eq!(victim.drops(), [("malformed", 3)]);
     assert!(victim.hear().messages.is_empty());
     victim.assert_alive();
@@ -528,7 +528,7 @@ fn frames_of_the_future_are_skipped() {
     frames.extend(frame(0x1234, &[&[3], b"\x0c\x0c\x0c"]));
     frames.extend(frame(u64::MAX >> 2, &[&varint(100), &[0x0c; 100]]));
     frames.extend(message(0, 2, 0, b"hi"));
-    victim.tell(&frames);
+    victim.inject(&frames);
     assert_eq!(victim.drops(), []);
     assert_eq!(victim.hear().messages, [b"hi"]);
 }
@@ -536,11 +536,11 @@ fn frames_of_the_future_are_skipped() {
 #[test]
 fn credit_and_outcomes_that_make_no_sense_are_harmless() {
     let mut victim = Victim::new();
-    victim.tell(&frame(10, &[&varint(u64::MAX >> 2)]));
-    victim.tell(&frame(10, &[&varint(0)]));
-    victim.tell(&frame(8, &[&varint(123), &[0], &[0xff; 4]]));
-    victim.tell(&frame(8, &[&varint(u64::MAX >> 2), &[255], &[0; 4]]));
-    victim.tell(&frame(4, &[&[9; 8]]));
+    victim.inject(&frame(10, &[&varint(u64::MAX >> 2)]));
+    victim.inject(&frame(10, &[&varint(0)]));
+    victim.inject(&frame(8, &[&varint(123), &[0], &[0xff; 4]]));
+    victim.inject(&frame(8, &[&varint(u64::MAX >> 2), &[255], &[0; 4]]));
+    victim.inject(&frame(4, &[&[9; 8]]));
     assert_eq!(victim.drops(), []);
     victim.assert_alive();
 }
@@ -549,8 +549,8 @@ fn credit_and_outcomes_that_make_no_sense_are_harmless() {
 fn drop_with_another_length_than_its_message_returns_no_more_than_that_took() {
     for total in [1, 9, 11, 5000, 16 << 20] {
         let mut victim = Victim::new();
-        victim.tell(&message(0, 10, 0, b"hello"));
-        victim.tell(&message_drop(0, total));
+        victim.inject(&message(0, 10, 0, b"hello"));
+        victim.inject(&message_drop(0, total));
         let session = victim.end.session(victim.peer).unwrap();
         assert!(
             session.stats.reassembly_bytes <= 266,
@@ -565,7 +565,7 @@ fn drop_with_another_length_than_its_message_returns_no_more_than_that_took() {
 fn messages_beyond_the_credit_take_no_memory() {
     let mut victim = Victim::new();
     for number in 0..10_000 {
-        victim.tell(&message(number, 1 << 20, 0, b"a"));
+        victim.inject(&message(number, 1 << 20, 0, b"a"));
     }
     let session = victim.end.session(victim.peer).unwrap();
     assert!(session.stats.reassembly_bytes <= 24 << 20);
@@ -582,7 +582,7 @@ fn seventy_thousand_gaps_are_survived() {
         let frames: Vec<u8> = numbers
             .flat_map(|number| message(number, 1, 0, b"x"))
             .collect();
-        victim.tell(&frames);
+        victim.inject(&frames);
         victim.now += Duration::from_millis(1);
         delivered += victim.hear().messages.len();
     }
@@ -590,7 +590,7 @@ fn seventy_thousand_gaps_are_survived() {
     assert_eq!(victim.drops(), []);
     // What was finished lately is still known.
     let last = (800 * 100 - 1) * 2;
-    victim.tell(&message(last, 1, 0, b"x"));
+    victim.inject(&message(last, 1, 0, b"x"));
     assert!(victim.hear().messages.is_empty());
     assert_eq!(
         victim
@@ -634,7 +634,7 @@ fn gaps_in_packet_numbers_leave_acknowledgements_short() {
 fn message_in_crumbs_is_given_up() {
     let mut victim = Victim::new();
     for part in 0..100_000 {
-        victim.tell(&message(0, 16 << 20, 2 * part, b"a"));
+        victim.inject(&message(0, 16 << 20, 2 * part, b"a"));
     }
     let session = victim.end.session(victim.peer).unwrap();
     assert_eq!(session.stats.reassembly_bytes, 0);
@@ -646,10 +646,10 @@ fn message_in_crumbs_is_given_up() {
 fn fragments_without_an_end_are_given_up() {
     let mut victim = Victim::new();
     for number in 0..5_000 {
-        victim.tell(&fragment(number, 65_507, 1, b"a"));
+        victim.inject(&fragment(number, 65_507, 1, b"a"));
     }
     // Only the youngest are still waited for.
-    victim.tell(&fragment(0, 4, 0, b"abcd"));
+    victim.inject(&fragment(0, 4, 0, b"abcd"));
     assert_eq!(victim.hear().datagrams, [b"abcd"]);
     assert_eq!(victim.drops(), []);
 }
@@ -695,12 +695,12 @@ fn packets_of_more_paths_than_a_gateway_has_are_not_taken() {
 fn aggregates_of_paths_that_have_sent_nothing_are_malformed() {
     let mut victim = Victim::new();
     for path in 1..=255 {
-        victim.tell(&frame(0x11, &[&[path], &varint(0), &[1], &[0]]));
+        victim.inject(&frame(0x11, &[&[path], &varint(0), &[1], &[0]]));
     }
     assert_eq!(victim.drops(), [("malformed", 255)]);
     let packet = victim.raw.packet_on(9, &[1]);
     victim.give(&packet);
-    victim.tell(&frame(0x11, &[&[9], &varint(0), &[1], &[0]]));
+    victim.inject(&frame(0x11, &[&[9], &varint(0), &[1], &[0]]));
     assert_eq!(victim.drops(), [("malformed", 255)]);
     victim.assert_alive();
 }
@@ -743,7 +743,7 @@ fn what_is_owed_to_a_peer_that_drops_does_not_pile_up() {
                 message_drop(number, 1)
             })
             .collect();
-        victim.tell(&frames);
+        victim.inject(&frames);
     }
     let before = victim.end.session(victim.peer).unwrap().paths[0]
         .stats
@@ -786,7 +786,7 @@ fn peer_that_hears_no_outcome_gets_no_more_credit() {
                 message(number, 1, 0, b"x")
             })
             .collect();
-        victim.tell(&frames);
+        victim.inject(&frames);
         victim.take_messages();
     }
     let over = victim
@@ -815,14 +815,14 @@ fn trains_and_reports_of_nonsense_do_no_harm() {
         report(&many),
     ] {
         let before = victim.drops();
-        victim.tell(&malformed);
+        victim.inject(&malformed);
         assert_ne!(victim.drops(), before, "{malformed:?}");
     }
     // Well-formed: trains without end, and reports of trains and paths that there are not.
     let drops = victim.drops();
     for number in 0..200u8 {
-        victim.tell(&train(&[number & 0x3f, 0, 255]));
-        victim.tell(&report(&[number, number & 0x3f, 0, 0, 0, 0, 200, 0]));
+        victim.inject(&train(&[number & 0x3f, 0, 255]));
+        victim.inject(&report(&[number, number & 0x3f, 0, 0, 0, 0, 200, 0]));
     }
     assert_eq!(victim.drops(), drops);
     victim.assert_alive();

@@ -352,7 +352,7 @@ fn go_on(victim: &mut Victim, pause_ms: u64) {
         if packets > 0 {
             let (largest, zero, one) = (varint(victim.heard - 1), varint(0), varint(1));
             let fields: [&[u8]; 7] = [&[0], &largest, &zero, &zero, &zero, &one, &largest];
-            victim.tell(&frame(2, &fields));
+            victim.inject(&frame(2, &fields));
         }
         victim.answer_challenges();
         victim.now += Duration::from_millis(10);
@@ -384,7 +384,7 @@ fn claims_of_a_peer_reach_the_controller() {
                 counters: [1, 1, 1, 0, 0],
                 spacing: None,
             };
-            victim.tell(&claim.frame(&mut claimed));
+            victim.inject(&claim.frame(&mut claimed));
         }
         let seen = aggregation(&victim);
         let decisions: u64 = seen.decisions.values().sum();
@@ -463,7 +463,7 @@ proptest! {
         for (sends, claims, pause) in steps {
             say(&mut victim, sends);
             for claim in claims {
-                victim.tell(&claim.frame(&mut claimed));
+                victim.inject(&claim.frame(&mut claimed));
                 look_at(&victim.end, victim.peer);
             }
             go_on(&mut victim, pause);

@@ -203,8 +203,8 @@ fn peer_gets_no_credit_while_too_many_outcomes_wait() {
     for number in 0..3 {
         let id = first + MESSAGES_SENT as u64 + number;
         let begun = message(id, total, 0, b"x");
-        victim.tell(&begun);
-        victim.tell(&message_drop(id, total));
+        victim.inject(&begun);
+        victim.inject(&message_drop(id, total));
     }
     let mut outcomes = 0;
     let mut outcomes_before_credit = None;
@@ -252,7 +252,7 @@ fn gaps_are_acknowledged_at_once_but_keep_the_spacing() {
     let mut victim = rested_victim();
     let gap = |victim: &mut Victim| {
         victim.raw.packet(&[1]);
-        victim.tell(&[1]);
+        victim.inject(&[1]);
     };
     gap(&mut victim);
     assert_eq!(acknowledgements_in(&sent(&mut victim)), 1);
@@ -280,7 +280,7 @@ fn acknowledge(victim: &mut Victim, largest: u64, count: u64) {
     let (largest, zero, one) = (varint(largest), varint(0), varint(1));
     let range = varint(count - 1);
     let fields: [&[u8]; 7] = [&[0], &largest, &zero, &zero, &zero, &one, &range];
-    victim.tell(&frame(2, &fields));
+    victim.inject(&frame(2, &fields));
 }
 
 /// Sends `count` messages, each in a packet, 10 µs apart, and has only the last one acknowledged;

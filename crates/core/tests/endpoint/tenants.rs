@@ -631,7 +631,7 @@ fn packets_of_unknown_tenants_are_counted_and_dropped() {
     frames.extend(packet_frame(0x12, 2, b"unknown"));
     frames.extend(packet_frame(0x12, u64::from(u32::MAX), b"unknown"));
     frames.extend(packet_frame(0x12, 0, b"strange!"));
-    victim.tell(&frames);
+    victim.inject(&frames);
     let output = victim.hear();
     let expected = vec![(ONE, 0, b"known".to_vec()), (ONE, 3, b"marked".to_vec())];
     assert_eq!(output.ip_packets, expected);
@@ -648,7 +648,7 @@ fn packet_frames_that_cannot_be_are_malformed() {
         frame(0x12, &[&varint(1), &varint(1 << 40), b"x"]),
     ] {
         let mut victim = Victim::new();
-        victim.tell(&frames);
+        victim.inject(&frames);
         assert!(victim.hear().ip_packets.is_empty());
         assert_eq!(victim.drops(), [("malformed", 1)]);
         victim.assert_alive();

@@ -37,7 +37,7 @@ use std::time::Duration;
 use keiro_units::{Bandwidth, Instant};
 
 use self::{
-    receiver::{Drops, OTHERS_MIN, Relief, Unseen, receiver_load},
+    receiver::{Drops, OTHERS_MIN, ReceiverBackoff, UnattributedDrops, receiver_load},
     trial::{FEWER_COPIES_AFTER_MIN, Trial},
 };
 use super::{
@@ -62,9 +62,9 @@ pub struct Adaptive {
     /// Until then what is lost to congestion was sent before it was answered.
     answered_until: Instant,
     receiver: ProbeBackoff,
-    relief: Relief,
+    relief: ReceiverBackoff,
     drops: Drops,
-    unseen: Unseen,
+    unseen: UnattributedDrops,
     /// How long others are held to overflow the receiver next time.
     others_for: Duration,
     network: ProbeBackoff,
@@ -134,9 +134,9 @@ impl Adaptive {
             let_up: LET_UP,
             answered_until: Instant::ZERO,
             receiver: ProbeBackoff::default(),
-            relief: Relief::None,
+            relief: ReceiverBackoff::None,
             drops: Drops::default(),
-            unseen: Unseen::default(),
+            unseen: UnattributedDrops::default(),
             others_for: OTHERS_MIN,
             network: ProbeBackoff::default(),
             recent: [DeliveryCounts::default(); RECENT],
@@ -374,7 +374,7 @@ impl Adaptive {
         let by_system = self.drops.on_period(now, seen);
         let by_socket = self.unseen.on_period(now, seen);
         let overflows = seen.per_second(seen.socket_overflows.saturating_add(by_system));
-        let by_others = matches!(self.relief, Relief::Others { until } if now < until);
+        let by_others = matches!(self.relief, ReceiverBackoff::Others { until } if now < until);
         let overflowing = !by_others && overflows >= f64::from(thresholds.overflow_high);
         if let Some(step) = self.judge_relief(now, overflows) {
             return step;
@@ -395,7 +395,7 @@ impl Adaptive {
             if step.0.copies != self.held.wanted.copies {
                 self.trial = Trial::None;
             }
-            self.relief = Relief::Tried {
+            self.relief = ReceiverBackoff::Tried {
                 from: self.held.wanted,
                 before: overflows,
                 after: 0.0,

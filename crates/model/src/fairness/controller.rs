@@ -6,7 +6,9 @@
 
 mod interface;
 
-pub use self::interface::{Allowance, Controller, Feedback, FoundUnit, Line, RoundTrip, Weight};
+pub use self::interface::{
+    Controller, Feedback, FoundUnit, Line, RoundTrip, SendAllowance, Weight,
+};
 use super::{aimd::Provider, i2vfc::I2vfc, keiro::Keiro};
 use keiro_units::{Bandwidth, ByteCount, Instant};
 

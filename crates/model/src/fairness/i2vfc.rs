@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::{
     aimd::{Aimd, Provider},
-    controller::{Allowance, Controller, Feedback, RoundTrip, Weight},
+    controller::{Controller, Feedback, RoundTrip, SendAllowance, Weight},
     loss_intervals::LossIntervals,
 };
 use keiro_units::{Bandwidth, ByteCount, Instant};
@@ -119,14 +119,14 @@ impl I2vfc {
 }
 
 impl Controller for I2vfc {
-    fn allowance(&self) -> Allowance {
+    fn allowance(&self) -> SendAllowance {
         let window = ByteCount::new((self.window * self.packet.get() as f64) as u64);
         let spacing = self.round_trip.filter(|_| self.provider.spaced);
         let rate = spacing.map(|round_trip| {
             let bits = window.get() as f64 * 8.0 * SPACING;
             Bandwidth::from_bits_per_second((bits / round_trip.as_secs_f64().max(1e-6)) as u64)
         });
-        Allowance { window, rate }
+        SendAllowance { window, rate }
     }
 
     fn on_feedback(&mut self, feedback: &Feedback) {

@@ -28,7 +28,7 @@
 use std::time::Duration;
 
 use super::{
-    controller::{Allowance, Controller, Feedback, FoundUnit, Line, RoundTrip, Weight},
+    controller::{Controller, Feedback, FoundUnit, Line, RoundTrip, SendAllowance, Weight},
     unit::{QUEUE_AT_UNIT, Unit},
 };
 use keiro_units::{Bandwidth, ByteCount, Instant};
@@ -271,14 +271,14 @@ impl Keiro {
 }
 
 impl Controller for Keiro {
-    fn allowance(&self) -> Allowance {
+    fn allowance(&self) -> SendAllowance {
         let drain = if self.drain.is_some() { DRAIN } else { 1.0 };
         let rate = self.level.exp() * self.weight * self.unit.reference() * drain;
         let span = self.round_trip() * WINDOW_ROUND_TRIPS + WINDOW_SLACK;
         let window = rate / 8.0 * span + WINDOW_PACKETS * self.packet;
         let (packets, least) = self.free_start().unwrap_or_default();
         let (rate, window) = (rate.max(least), window.max(packets * self.packet));
-        Allowance {
+        SendAllowance {
             window: ByteCount::new(window as u64),
             rate: Some(Bandwidth::from_bits_per_second(rate as u64)),
         }

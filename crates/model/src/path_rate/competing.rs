@@ -9,7 +9,7 @@ use keiro_units::Instant;
 
 use super::{
     Arrival, Feedback, PathRate, Phase, ROUND_PACKETS,
-    drain::{DRAIN_SPAN, HEADROOM_DRAINED, Lengthened},
+    drain::{BaseDelayIncrease, DRAIN_SPAN, HEADROOM_DRAINED},
     from_seconds, seconds,
     trial::Trial,
 };
@@ -317,14 +317,14 @@ impl PathRate {
     }
 
     pub(super) fn was_lengthened(&self, now: Instant) -> bool {
-        let is_recent = |it: Lengthened| seconds(now, it.at) < OTHERS_AGAIN;
+        let is_recent = |it: BaseDelayIncrease| seconds(now, it.at) < OTHERS_AGAIN;
         self.lengthened.is_some_and(is_recent)
     }
 
     pub(super) fn begin_to_compete(&mut self, now: Instant, queue: f64) {
         self.trial = Trial::default();
         let (mut clear_rate, mut queue) = (self.clear_rate.max(self.rate), queue);
-        let recent = |it: &Lengthened| seconds(now, it.at) < OTHERS_AGAIN;
+        let recent = |it: &BaseDelayIncrease| seconds(now, it.at) < OTHERS_AGAIN;
         if let Some(before) = self.lengthened.take().filter(recent) {
             // What was taken for the route is a queue.
             clear_rate = clear_rate.max(before.clear_rate);

@@ -33,7 +33,7 @@ const STARVED: f64 = 0.125;
 
 /// The route was taken to have become longer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lengthened {
+pub(super) struct BaseDelayIncrease {
     pub(super) at: Instant,
     /// What was known before, and by how much it was lengthened, s.
     pub(super) clear_rate: f64,
@@ -131,7 +131,7 @@ impl PathRate {
             return;
         }
         if is_test && least > self.far() {
-            self.lengthened = Some(Lengthened {
+            self.lengthened = Some(BaseDelayIncrease {
                 at: now,
                 clear_rate: self.clear_rate,
                 bases: self.bases,

@@ -42,7 +42,7 @@ use self::{
     arrivals::{Arrivals, Arrived},
     competing::Competing,
     delay::{BaseDelay, LoopTime},
-    drain::{DRAIN_FIRST, DRAIN_LOOP, DRAIN_TIME, Lengthened, TEST_LOOP},
+    drain::{BaseDelayIncrease, DRAIN_FIRST, DRAIN_LOOP, DRAIN_TIME, TEST_LOOP},
     hint::Hint,
     loss::{LINE_MAX, LossMeter},
     round::Round,
@@ -210,7 +210,7 @@ pub struct PathRate {
     compete_from: Instant,
     none_seen: u32,
     /// A longer route was taken for the cause of a queue.
-    lengthened: Option<Lengthened>,
+    lengthened: Option<BaseDelayIncrease>,
 }
 
 impl PathRate {

@@ -216,7 +216,7 @@ fn drops_are_others_beyond_four_times_ours_unless_a_tenth_of_ours_is_lost() {
     }
 }
 
-/// Relief that does not help is tried again after 2 s, and each time after twice as long, up to a
+/// ReceiverBackoff that does not help is tried again after 2 s, and each time after twice as long, up to a
 /// minute.
 #[test]
 fn others_are_held_to_overflow_the_receiver_for_twice_as_long_each_time() {

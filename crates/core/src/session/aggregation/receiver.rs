@@ -114,9 +114,9 @@ impl AggregateReceiver {
         self.take_recovered(first, found)
     }
 
-    /// See [`Groups::take_products`].
-    pub(crate) fn take_products(&mut self) -> u64 {
-        self.groups.take_products()
+    /// See [`Groups::take_recovery_cost`].
+    pub(crate) fn take_recovery_cost(&mut self) -> u64 {
+        self.groups.take_recovery_cost()
     }
 
     /// Parity of a group arrived; the contents that it recovers.

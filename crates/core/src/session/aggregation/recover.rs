@@ -31,7 +31,7 @@ pub(crate) struct Groups {
     bytes: usize,
     /// Groups below were forgotten.
     floor: u64,
-    /// Products of bytes since the last [`Self::take_products`].
+    /// Products of bytes since the last [`Self::take_recovery_cost`].
     products: u64,
 }
 
@@ -80,7 +80,7 @@ impl Groups {
 
     /// How many products of bytes were computed since the last call, for contents that were recovered and
     /// for those that turned out not to be any.
-    pub(crate) fn take_products(&mut self) -> u64 {
+    pub(crate) fn take_recovery_cost(&mut self) -> u64 {
         std::mem::take(&mut self.products)
     }
 

@@ -159,7 +159,7 @@ impl Session {
 
     /// Contents of aggregates that were lost.
     fn handle_recovered(&mut self, context: PacketContext, contents: &[Vec<u8>]) {
-        self.received_cost += cost::of_products(self.receiver.take_products());
+        self.received_cost += cost::of_products(self.receiver.take_recovery_cost());
         self.received_cost += contents.len() as u64 * cost::RECOVERED;
         for content in contents {
             if self.handle_content(context, content).is_err() {

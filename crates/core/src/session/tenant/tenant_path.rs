@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use keiro_model::fairness::{
     common_unit::REPORT_INTERVAL,
-    controller::{Allowance, Controller, ControllerConfig, Feedback, Line, RoundTrip, Weight},
+    controller::{Controller, ControllerConfig, Feedback, Line, RoundTrip, SendAllowance, Weight},
 };
 use keiro_stats::TenantPathStats;
 use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
@@ -80,7 +80,7 @@ pub(super) struct TenantPath {
     /// These were served last: it is its IP packets' turn.
     items_were_last: bool,
     controller: Option<Box<dyn Controller>>,
-    allowance: Option<Allowance>,
+    allowance: Option<SendAllowance>,
     readiness: Readiness,
     /// Virtual time at which its last packet finishes: the finish tag of start-time fair queueing.
     virtual_finish: u64,
@@ -101,18 +101,18 @@ pub(super) struct TenantPath {
     lost: u64,
     marked: u64,
     round_trip: Option<Duration>,
-    span: Span,
+    span: RateWindow,
 }
 
 /// Bytes acknowledged in this and in the last span.
 #[derive(Clone, Copy, Debug, Default)]
-struct Span {
+struct RateWindow {
     since: Instant,
     bytes: u64,
     last: u64,
 }
 
-impl Span {
+impl RateWindow {
     fn add(&mut self, now: Instant, bytes: u64) {
         let age = now.saturating_duration_since(self.since);
         if age >= RATE_SPAN {
@@ -165,7 +165,7 @@ impl TenantPath {
             lost: 0,
             marked: 0,
             round_trip: None,
-            span: Span::default(),
+            span: RateWindow::default(),
         }
     }
 

@@ -710,7 +710,7 @@ impl Victim {
             heard: 0,
             end,
         };
-        victim.tell(&[1]);
+        victim.inject(&[1]);
         victim.answer_challenges();
         let session = victim.end.session(id).expect("it exists");
         assert!(session.up);
@@ -719,7 +719,7 @@ impl Victim {
     }
 
     /// Sends frames to the endpoint in one packet.
-    pub(crate) fn tell(&mut self, frames: &[u8]) {
+    pub(crate) fn inject(&mut self, frames: &[u8]) {
         let packet = self.raw.packet(frames);
         self.give(&packet);
     }
@@ -767,7 +767,7 @@ impl Victim {
                 return;
             }
             for token in tokens {
-                self.tell(&frame(4, &[&token]));
+                self.inject(&frame(4, &[&token]));
             }
         }
     }
@@ -782,7 +782,7 @@ impl Victim {
         // Above all numbers that a test uses.
         let number = (1 << 40) + self.raw.next[&0];
         let body = number.to_be_bytes();
-        self.tell(&message(number, 8, 0, &body));
+        self.inject(&message(number, 8, 0, &body));
         assert!(self.hear().messages.contains(&body.to_vec()));
     }
 }

@@ -34,7 +34,7 @@ fn heard(victim: &mut Victim, arriving: &[Vec<u8>]) -> (Vec<u32>, Vec<u64>) {
     for _ in 0..200 {
         victim.now += Duration::from_millis(10);
         for frame in arriving {
-            victim.tell(frame);
+            victim.inject(frame);
         }
         let mut challenges = Vec::new();
         for (_, clear) in victim.hear().packets {
@@ -49,7 +49,7 @@ fn heard(victim: &mut Victim, arriving: &[Vec<u8>]) -> (Vec<u32>, Vec<u64>) {
             }
         }
         for token in challenges {
-            victim.tell(&frame(4, &[&token.to_be_bytes()]));
+            victim.inject(&frame(4, &[&token.to_be_bytes()]));
         }
     }
     (limited, units)
@@ -71,13 +71,13 @@ fn only_a_peer_that_announces_it_hears_which_tenants_are_limited() {
 #[test]
 fn a_peer_that_is_alone_hears_no_unit() {
     let mut victim = backlogged(Features::COMMON_UNIT);
-    let told = [
+    let frames = [
         tenant_limited(ONE.0.into()),
         // Unknown here.
         tenant_limited(TWO.0.into()),
         frame(0x12, &[&varint(1), &varint(100), &[0x45; 100]]),
     ];
-    let (_, units) = heard(&mut victim, &told);
+    let (_, units) = heard(&mut victim, &frames);
     assert_eq!(units, []);
     victim.end.check_invariants();
 }
@@ -86,7 +86,7 @@ fn a_peer_that_is_alone_hears_no_unit() {
 fn units_that_cannot_be_are_borne() {
     let mut victim = backlogged(Features::COMMON_UNIT);
     for unit in [0, 1, (1 << 62) - 1] {
-        victim.tell(&tenant_unit(unit));
+        victim.inject(&tenant_unit(unit));
         let _ = heard(&mut victim, &[]);
     }
     victim.end.check_invariants();

@@ -206,7 +206,7 @@ fn parts_that_never_become_whole_are_bounded_and_forgotten_after_a_second() {
     for number in 0..5_000 {
         // What a peer sends beyond its work of a turn waits.
         victim.now += Duration::from_micros(10);
-        victim.tell(&packet_part(1, number, [0, 2], &[7; 1279]));
+        victim.inject(&packet_part(1, number, [0, 2], &[7; 1279]));
     }
     let kept = memory(&victim) - before;
     assert!((50_000..200_000).contains(&kept), "{kept} bytes");
@@ -215,7 +215,7 @@ fn parts_that_never_become_whole_are_bounded_and_forgotten_after_a_second() {
     assert!(victim.hear().ip_packets.is_empty());
     assert_eq!(memory(&victim), before);
     // The other part comes too late.
-    victim.tell(&packet_part(1, 4_999, [1, 2], &[7]));
+    victim.inject(&packet_part(1, 4_999, [1, 2], &[7]));
     assert!(victim.hear().ip_packets.is_empty());
     assert_eq!(victim.drops(), []);
     victim.assert_alive();
@@ -224,7 +224,7 @@ fn parts_that_never_become_whole_are_bounded_and_forgotten_after_a_second() {
 #[test]
 fn wrong_parts_are_counted_and_change_nothing() {
     let mut victim = victim(Features::SPLIT_PACKETS);
-    victim.tell(&packet_part(1, 1, [0, 2], b"ab"));
+    victim.inject(&packet_part(1, 1, [0, 2], b"ab"));
     for wrong in [
         // Repeated, of another count, no such place, empty, and longer than any that is split.
         packet_part(1, 1, [0, 2], b"xy"),
@@ -234,20 +234,20 @@ fn wrong_parts_are_counted_and_change_nothing() {
         packet_part(1, 1, [1, 2], &[1; 1280]),
         packet_part(1 << 32, 1, [1, 2], b"xy"),
     ] {
-        victim.tell(&wrong);
+        victim.inject(&wrong);
     }
     // In an aggregate they might be read twice.
     let aggregate = [
         frame(0x11, &[&[0], &varint(1), &[1, 0]]),
         packet_part(1, 1, [1, 2], b"xy"),
     ];
-    victim.tell(&aggregate.concat());
+    victim.inject(&aggregate.concat());
     assert_eq!(victim.drops(), [("malformed", 7)]);
-    victim.tell(&packet_part(2, 1, [0, 2], b"xy"));
-    victim.tell(&packet_part(2, 1, [1, 2], b"xy"));
+    victim.inject(&packet_part(2, 1, [0, 2], b"xy"));
+    victim.inject(&packet_part(2, 1, [1, 2], b"xy"));
     assert!(victim.hear().ip_packets.is_empty());
     assert_eq!(victim.drops(), [("malformed", 7), ("unknown_tenant", 1)]);
-    victim.tell(&packet_part(1, 1, [1, 2], b"cd"));
+    victim.inject(&packet_part(1, 1, [1, 2], b"cd"));
     let expected: Vec<(TenantId, u8, Vec<u8>)> = vec![(ONE, 0, b"abcd".to_vec())];
     assert_eq!(victim.hear().ip_packets, expected);
     victim.assert_alive();

@@ -132,10 +132,10 @@ fn losses_by_strangers_slow_no_controller_and_those_of_the_line_do() {
 fn reports_that_cannot_be_excuse_nothing() {
     let mut victim = Victim::new();
     for (path, packets) in [(0, (1 << 62) - 1), (0, 0), (63, 5), (255, 1)] {
-        victim.tell(&support::stranger_drops(path, packets));
+        victim.inject(&support::stranger_drops(path, packets));
     }
     // Cut off.
-    victim.tell(&frame(0x4d, &[&varint(1), &[0]]));
+    victim.inject(&frame(0x4d, &[&varint(1), &[0]]));
     assert_eq!(victim.drops(), [("malformed", 1)]);
     victim.assert_alive();
 }

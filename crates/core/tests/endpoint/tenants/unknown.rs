@@ -100,7 +100,7 @@ fn peer_that_reports_all_the_time_is_heard_once_a_minute_and_only_of_our_tenants
     for _ in 0..100 {
         // Source and destination of ours, and of another; what a later version may say.
         for (tenant, field, version) in [(1, 0, 4), (1, 1, 4), (2, 0, 4), (1, 9, 4), (1, 0, 9)] {
-            victim.tell(&said(tenant, field, version));
+            victim.inject(&said(tenant, field, version));
         }
         let events = victim.hear().events.into_iter();
         heard += events
@@ -109,7 +109,7 @@ fn peer_that_reports_all_the_time_is_heard_once_a_minute_and_only_of_our_tenants
     }
     assert_eq!(heard, 2);
     assert!(victim.drops().is_empty(), "{:?}", victim.drops());
-    victim.tell(&said(1, 0, 6));
+    victim.inject(&said(1, 0, 6));
     victim.hear();
     assert_eq!(victim.drops(), [("malformed", 1)], "cut off");
     victim.assert_alive();
@@ -129,7 +129,7 @@ fn what_a_peer_says_of_tenants_that_are_not_ours_means_nothing() {
     };
     let largest = (1 << 62) - 1;
     for (tenant, packets) in [(2, 7), (0, 7), (1, largest), (1, 3), (1, largest)] {
-        victim.tell(&said(tenant, packets));
+        victim.inject(&said(tenant, packets));
         victim.hear();
     }
     let tenants = victim
@@ -138,7 +138,7 @@ fn what_a_peer_says_of_tenants_that_are_not_ours_means_nothing() {
     assert_eq!(tenants.len(), 1);
     assert_eq!(tenants[0].drops.unknown_at_peer, 2 * largest);
     assert!(victim.drops().is_empty(), "{:?}", victim.drops());
-    victim.tell(&said(1 << 32, 1));
+    victim.inject(&said(1 << 32, 1));
     victim.hear();
     assert_eq!(victim.drops(), [("malformed", 1)]);
     victim.assert_alive();

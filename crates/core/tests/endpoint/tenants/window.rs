@@ -38,7 +38,7 @@ fn acknowledgement_that_leaves_alone_is_not_charged_to_the_tenant_whose_turn_it_
     // The peer is owed an acknowledgement, which travels with data, and nothing else waits.
     victim.now += Duration::from_millis(20);
     victim.hear();
-    victim.tell(&[1]);
+    victim.inject(&[1]);
     // 1280 bytes without the headers of IPv4, UDP, the data packet and the frame, and its tag.
     let datagram = vec![1; 1280 - 28 - 10 - 16 - 8];
     let app = AppId::of_name(DATAGRAMS);

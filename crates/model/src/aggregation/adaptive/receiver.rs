@@ -12,7 +12,7 @@ use crate::aggregation::{
 
 /// Whether fewer aggregates help a receiver that overflows.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Relief {
+pub(super) enum ReceiverBackoff {
     None,
     /// It was given fewer than with these.
     Tried {
@@ -40,7 +40,7 @@ pub(super) struct Drops {
 
 /// Packets that the receiver's socket dropped and that have not been missed yet.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Unseen {
+pub(super) struct UnattributedDrops {
     at: Instant,
     packets: f64,
 }
@@ -58,7 +58,7 @@ const DROPS_OF_OURS: f64 = 4.0;
 const DROPS_HEAVY: f64 = 0.1;
 /// Periods after which relief is judged.
 const RELIEF_PERIODS: u32 = 2;
-/// Relief leaves this part of the overflows at most. Ours: the smallest step leaves three quarters
+/// ReceiverBackoff leaves this part of the overflows at most. Ours: the smallest step leaves three quarters
 /// of the aggregates.
 const RELIEVED: f64 = 0.85;
 /// How long it is assumed at first that others overflow the receiver; the time doubles with each check.
@@ -118,7 +118,7 @@ impl Adaptive {
         now: Instant,
         overflows: f64,
     ) -> Option<Option<(Parameters, Cause)>> {
-        let Relief::Tried {
+        let ReceiverBackoff::Tried {
             from,
             before,
             after,
@@ -133,7 +133,7 @@ impl Adaptive {
             return Some(None);
         }
         let (from, before, after) = (*from, *before, *after);
-        self.relief = Relief::None;
+        self.relief = ReceiverBackoff::None;
         let threshold = self.held.limits.thresholds().overflow_high;
         // Only gateways send to its socket.
         let ours = self.drops.are_by_socket();
@@ -142,7 +142,7 @@ impl Adaptive {
             return None;
         }
         let until = now + self.others_for;
-        self.relief = Relief::Others { until };
+        self.relief = ReceiverBackoff::Others { until };
         self.others_for = self.others_for.saturating_mul(2).min(OTHERS_MAX);
         self.receiver = ProbeBackoff::default();
         let wanted = Parameters {
@@ -225,7 +225,7 @@ impl Drops {
     }
 }
 
-impl Unseen {
+impl UnattributedDrops {
     /// Of the copies lost, those that the receiver's socket dropped.
     pub(super) fn on_period(&mut self, now: Instant, seen: &Observation) -> u64 {
         let kept = kept(now, self.at, UNSEEN);

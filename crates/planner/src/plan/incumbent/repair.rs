@@ -175,7 +175,7 @@ impl RevisionBuilder<'_> {
             if self.is_spent() {
                 return false;
             }
-            if let Some(displacement) = self.place_of_another(app, path) {
+            if let Some(displacement) = self.find_displacement(app, path) {
                 self.shift(displacement.displaced, displacement.backup);
                 self.shift(app, displacement.arrival.to);
                 return true;
@@ -186,7 +186,7 @@ impl RevisionBuilder<'_> {
 
     /// The application whose place `app`, which is on `path`, could take so that more latency targets are
     /// met.
-    fn place_of_another(&mut self, app: usize, path: usize) -> Option<Displacement> {
+    fn find_displacement(&mut self, app: usize, path: usize) -> Option<Displacement> {
         let relief = self.relief(app, path);
         let rate = self.table.apps[app].rate;
         for there in 0..self.table.paths.len() {

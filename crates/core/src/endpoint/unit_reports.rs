@@ -9,13 +9,13 @@ use crate::{id::PeerId, session::Session};
 
 /// Reports of this gateway.
 #[derive(Debug, Default)]
-pub(super) struct Units {
+pub(super) struct UnitReports {
     /// Peers that have limited tenants.
     limited: BTreeSet<PeerId>,
     unit: CommonUnit,
 }
 
-impl Units {
+impl UnitReports {
     /// A packet of a peer that has limited tenants has arrived: if it is time, a report is made.
     pub(super) fn on_limited(
         &mut self,
