@@ -18,7 +18,7 @@ use keiro_linux::{
 };
 
 use crate::{
-    network::{HOSTILE_KEYS, HUB, HUB_LISTENER, Network},
+    network::{HOSTILE_KEYS, HUB, HUB_LISTENER, Network, streams_of},
     support::{Hello, Raw, app, frame, message, varint},
 };
 
@@ -391,11 +391,6 @@ fn answer(sockets: &[UdpSocket], raw: &Mutex<Raw>, ends: &AtomicBool) {
             thread::sleep(Duration::from_millis(1));
         }
     }
-}
-
-/// The hub's application for streams of a hostile peer.
-pub(crate) fn streams_of(gateway: u8) -> String {
-    format!("streams-{gateway}")
 }
 
 /// Packet `number` of an attack: its path and its frames.

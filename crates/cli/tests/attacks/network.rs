@@ -13,7 +13,6 @@ use keiro_lab::{Host, Lab, Process, Topology};
 use serde_json::Value;
 
 use crate::{
-    attackers::streams_of,
     harness::{Site, eventually, finish, run, shown},
     support::key,
 };
@@ -50,6 +49,11 @@ pub(crate) const HUB: &str = "10.90.1.1:7600";
 const HUB_KEY: &str = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=\n";
 /// The keys of the hostile peers, in the same way.
 pub(crate) const HOSTILE_KEYS: [u8; 2] = [2, 3];
+
+/// The hub's application for streams of a hostile peer.
+pub(crate) fn streams_of(gateway: u8) -> String {
+    format!("streams-{gateway}")
+}
 /// The hub's TCP listener towards the spoke.
 pub(crate) const HUB_LISTENER: &str = "127.0.0.1:5002";
 

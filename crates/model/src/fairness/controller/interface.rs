@@ -58,7 +58,7 @@ pub struct Line {
 
 /// What may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Allowance {
+pub struct SendAllowance {
     /// Wire bytes that may be neither acknowledged nor lost.
     pub window: ByteCount,
     /// Wire bytes per second that may leave, as bit/s; `None`: the window alone decides.
@@ -68,7 +68,7 @@ pub struct Allowance {
 /// Decides what a tenant may send over a path.
 pub trait Controller: fmt::Debug + Send {
     /// What may be sent now.
-    fn allowance(&self) -> Allowance;
+    fn allowance(&self) -> SendAllowance;
 
     /// Takes what became of packets.
     fn on_feedback(&mut self, feedback: &Feedback);
