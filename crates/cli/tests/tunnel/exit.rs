@@ -241,6 +241,18 @@ fn hosts_of_a_branch_reach_the_internet_by_the_hub_or_not_at_all() {
     assert_eq!(at_kyoto["internet"]["state"], "exit", "{at_kyoto}");
     assert_eq!(at_kyoto["internet"]["exit"], "hub", "{at_kyoto}");
 
+    let socket = shown(&kyoto.path("control.sock"));
+    let name = at_kyoto["name"].as_str().expect("a name");
+    let ran = run(["show", "tenant", name, "--socket", &socket]).expect_code(0);
+    let line = "by the exit of hub; from 10.2.0.0/24, fd02::/64, to 0.0.0.0/0, ::/0";
+    assert!(ran.stdout.contains(line), "{}", ran.stdout);
+    let app = at_kyoto["peers"][0]["app"]
+        .as_str()
+        .expect("an application");
+    let ran = run(["explain", app, "--socket", &socket]).expect_code(0);
+    let sentence = "leave by the exit of hub.";
+    assert!(ran.stdout.contains(sentence), "{}", ran.stdout);
+
     // Without IPv6 at the exit there is an answer at once.
     world.sh("hub", "ip -6 route del default");
     eventually("the exit has no IPv6", || {

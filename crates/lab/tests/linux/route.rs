@@ -84,8 +84,12 @@ fn all_kinds(tun: &Tun) -> Vec<Entry> {
         Entry::Rule(Rule {
             source: Some("10.1.0.1/32".parse().unwrap()),
             udp_source_port: Some(7600),
-            suppressed_prefix_length: None,
             ..rule(RuleVersion::V4, 1003, 1001)
+        }),
+        Entry::Rule(Rule {
+            source: Some("fd00:1::/64".parse().unwrap()),
+            suppressed_prefix_length: Some(3),
+            ..rule(RuleVersion::V6, 1004, TABLE_MAIN)
         }),
     ]
 }

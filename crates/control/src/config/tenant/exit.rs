@@ -389,6 +389,13 @@ fn check_exit(tenant: &Tenant, exit: &Exit, at: &Range<usize>, report: &mut Repo
         let message = "exit: packets to the Internet take the main routing table, and this tenant has its own";
         refuse(message.to_owned(), "remove table");
     }
+    if let Some(all) = tenant.prefixes.iter().find(|of| of.prefix_len() == 0) {
+        let message = format!("exit: {all} in prefixes would open private networks too");
+        refuse(
+            message,
+            "remove it there; an exit offers what is public of it",
+        );
+    }
     if !tenant.map.is_empty() {
         let message =
             "exit: packets of mapped networks have a connection tracking zone of their own";

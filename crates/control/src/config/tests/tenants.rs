@@ -712,6 +712,12 @@ fn what_an_exit_cannot_be_is_refused() {
         ),
         (
             EXIT,
+            "[\"10.1.0.0/16\"]",
+            "[\"0.0.0.0/0\"]",
+            ["0.0.0.0/0 in prefixes would open", "remove it there"],
+        ),
+        (
+            EXIT,
             "exit = true",
             "exit = true\ntable = 101",
             [

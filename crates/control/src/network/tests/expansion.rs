@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::config::{AppIndex, Found, PeerIndex, Tenant};
+use crate::config::{AppIndex, Exit, ExitIpv6, Found, PeerIndex, Tenant};
 
 fn name(text: &str) -> Name {
     Name::new(text).unwrap()
@@ -157,6 +157,32 @@ fn a_branch_reaches_all_other_sites_through_its_hub() {
     let expected = ("hub".to_owned(), texts(&there), "ip".to_owned());
     assert_eq!(peers(&config, &config.tenants[0]), [expected]);
     assert_eq!(texts(&config.tenants[0].routes), ["10.0.0.0/8"]);
+}
+
+#[test]
+fn a_hub_with_an_exit_offers_the_internet_and_its_branches_do_not_route_it_by_themselves() {
+    let mut hub = hub();
+    hub.tenants[0].exit = Some(Exit {
+        ipv6: ExitIpv6::Nat,
+        port_forwards: Vec::new(),
+    });
+    let registry = parsed(&good());
+    let sent = PublicRegistry::of_site(&registry, &hub, &name("tokyo"), [1, 1]).expect("a site");
+    let sent = PublicRegistry::parse(&sent.to_json()).expect("valid");
+    let config = branch("").with_network(&NetworkView::Branch(&sent));
+    is_sound(&config);
+    let behind = texts(&config.tenants[0].peers[0].prefixes);
+    for everything in ["0.0.0.0/0", "::/0"] {
+        assert!(
+            behind.iter().any(|prefix| prefix == everything),
+            "{behind:?}"
+        );
+        let routes = texts(&config.tenants[0].routes);
+        assert!(
+            !routes.iter().any(|prefix| prefix == everything),
+            "{routes:?}"
+        );
+    }
 }
 
 #[test]
