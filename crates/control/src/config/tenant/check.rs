@@ -29,6 +29,7 @@ pub(in crate::config) fn check(draft: &Draft, indices_hold: bool, report: &mut R
     paths(draft, &unique.devices, report);
     main_table(draft, report);
     exit::check_sources(draft, report);
+    exit::check_ports(draft, report);
     if indices_hold {
         check_members::check(draft, report);
     }

@@ -13,10 +13,10 @@ use toml::{Spanned, de::DeValue};
 
 use super::{
     Name, Tenant, TenantSpans,
-    values::{EXIT_TABLES, integer, prefixes, text},
+    values::{EXIT_TABLES, integer, is_forwarded, prefixes, text},
 };
 use crate::config::{
-    Membership, PeerIndex,
+    Membership, PeerIndex, Transport,
     draft::Draft,
     entries::{EntryNames, Reader},
     values::value,
@@ -379,6 +379,77 @@ pub(super) fn check_sources(draft: &Draft, report: &mut Report<'_>) {
     }
 }
 
+/// What leads a port of this machine elsewhere.
+pub(super) fn check_ports(draft: &Draft, report: &mut Report<'_>) {
+    let exits = draft.tenants.iter().filter_map(|(tenant, spans)| {
+        let exit = tenant.exit.as_ref()?;
+        Some((tenant, exit, spans))
+    });
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
+    let mut taken = own_ports(draft);
+    for (tenant, exit, spans) in exits {
+        let mut devices = draft.tenants.iter().map(|(of, _)| &of.device);
+        if let Some(device) = devices.find(|name| !name.chars().all(is_plain)) {
+            let message =
+                format!("exit: the device `{device}` has other characters than letters and digits");
+            report.add(&spans.exit, message, "rename that device");
+        }
+        for forward in &exit.port_forwards {
+            let PortForward {
+                name,
+                protocol,
+                port,
+                to,
+                ..
+            } = forward;
+            let whose = format!("port forward `{name}` of tenant `{}`", tenant.name);
+            let is_of = |(of, at, v4, _): &&(ForwardedProtocol, u16, Option<bool>, String)| {
+                of == protocol && at == port && v4.is_none_or(|v4| v4 == to.is_ipv4())
+            };
+            if let Some((.., other)) = taken.iter().find(is_of) {
+                let message = format!(
+                    "port_forward.{name}: {} port {port} is that of {other}",
+                    protocol.as_str()
+                );
+                report.add(&spans.exit, message, "write another port");
+            }
+            taken.push((*protocol, *port, Some(to.is_ipv4()), whose));
+        }
+    }
+}
+
+/// Ports that the gateway itself serves, and in which IP version; `None`: in both, or it is not known.
+fn own_ports(draft: &Draft) -> Vec<(ForwardedProtocol, u16, Option<bool>, String)> {
+    let mut ports = Vec::new();
+    for (path, _) in &draft.paths {
+        let what = format!("path `{}`", path.name);
+        ports.push((ForwardedProtocol::Udp, path.local.port(), None, what));
+    }
+    // Of paths that are found on the machine.
+    let auto = draft.gateway.as_ref();
+    let auto = auto.and_then(|gateway| gateway.value.auto_uplinks.as_ref());
+    if let Some(auto) = auto {
+        let what = "the gateway's paths".to_owned();
+        ports.push((ForwardedProtocol::Udp, auto.port, None, what));
+    }
+    for (listener, _) in &draft.listeners {
+        let protocol = match listener.transport {
+            Transport::Udp => ForwardedProtocol::Udp,
+            Transport::Tcp | Transport::Tproxy => ForwardedProtocol::Tcp,
+        };
+        let (address, version) = (listener.local, Some(listener.local.is_ipv4()));
+        let what = format!("a listener at {address}");
+        ports.push((protocol, address.port(), version, what));
+    }
+    let tls = draft.message_tls.iter().flat_map(|(tls, _)| &tls.listen);
+    for address in tls {
+        let version = Some(address.is_ipv4());
+        let what = format!("the message socket at {address}");
+        ports.push((ForwardedProtocol::Tcp, address.port(), version, what));
+    }
+    ports
+}
+
 fn check_exit(tenant: &Tenant, exit: &Exit, at: &Range<usize>, report: &mut Report<'_>) {
     let mut refuse = |message: String, hint: &str| report.add(at, message, hint);
     if tenant.internet.is_some() {
@@ -481,7 +552,8 @@ fn host(value: &DeValue<'_>) -> Result<SocketAddr, ValueError> {
     let to: SocketAddr = string(value)?
         .parse()
         .map_err(|_| wrong("this is not an address and a port"))?;
-    let is_host = !to.ip().is_unspecified() && !to.ip().is_loopback() && !to.ip().is_multicast();
+    let has_zone = matches!(to, SocketAddr::V6(v6) if v6.scope_id() != 0);
+    let is_host = !has_zone && is_forwarded(&IpNet::from(to.ip()));
     match is_host && to.port() > 0 {
         true => Ok(to),
         false => Err(wrong("this is not the address and port of a host")),

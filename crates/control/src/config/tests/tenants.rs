@@ -740,6 +740,24 @@ fn what_an_exit_cannot_be_is_refused() {
         (
             EXIT,
             "port = 8443",
+            "port = 7600\nprotocol = \"udp\"",
+            ["udp port 7600 is that of path `wan`", "another port"],
+        ),
+        (
+            EXIT,
+            "\"10.2.0.10:443\"",
+            "\"[fe80::1%3]:443\"",
+            ["not the address and port of a host", ""],
+        ),
+        (
+            EXIT,
+            "exit = true",
+            "exit = true\ndevice = \"t*\"",
+            ["the device `t*` has other characters", "rename"],
+        ),
+        (
+            EXIT,
+            "port = 8443",
             "port = 0",
             ["0 is not a port", "1 to 65535"],
         ),
