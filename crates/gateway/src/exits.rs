@@ -26,7 +26,7 @@ impl Gateway {
     pub(crate) fn exit(&self, tenant: &Tenant) -> Option<ExitSnapshot> {
         let exit = tenant.exit.as_ref()?;
         let leads = self.tenants.exit_of(tenant).unwrap_or_default();
-        let mut problem = self.tenants.rules_problem().map(str::to_owned);
+        let mut problem = self.tenants.exit_problem().map(str::to_owned);
         if !leads.v4 && !leads.v6 {
             problem = problem.or_else(|| Some("this machine has no default route".to_owned()));
         }

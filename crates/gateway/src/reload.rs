@@ -207,6 +207,7 @@ impl Gateway {
         self.tenants
             .apply(&self.config, devices, &self.active, &self.data)?;
         let refused = self.tenants.install(&self.config).into_iter();
+        self.tenants.follow_exits(&self.config, &self.data)?;
         let refused = refused.map(|line| format!("{line}; the gateway tries again every second"));
         let problems = refused.chain(self.tenants.problems(&self.config)).collect();
         if let Some(server) = &self.message_tls {

@@ -180,6 +180,7 @@ impl Gateway {
             .apply(&self.config, devices, &self.active, &self.data)?;
         let problems = self.tenants.install(&self.config);
         anyhow::ensure!(problems.is_empty(), problems.join("\n"));
+        self.tenants.follow_exits(&self.config, &self.data)?;
         self.tenants.on_started();
         Ok(())
     }

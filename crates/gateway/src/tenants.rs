@@ -141,7 +141,7 @@ impl Tenants {
             self.devices.insert(name, device);
         }
         let mut wanted = BTreeMap::new();
-        self.exits.look(config);
+        self.exits.follow(config);
         for tenant in &config.tenants {
             let Some(device) = self.devices.get_mut(&tenant.device) else {
                 continue;
@@ -154,7 +154,7 @@ impl Tenants {
                 );
             }
             let mut setup = setup(config, tenant, device.number, active);
-            setup.exit = self.exits.setup_of(tenant);
+            setup.exit = self.exit_of(tenant);
             wanted.insert(setup.config.id, setup);
         }
         for id in self.sent.keys().filter(|id| !wanted.contains_key(id)) {
@@ -207,7 +207,7 @@ impl Tenants {
         self.look();
         let interfaces = self.interfaces();
         // Before the routes, which lead packets there.
-        let unmapped = self.mappings.install(config).err();
+        let unmapped = self.mappings.install(config, self.exits.uplinks()).err();
         let mut problems = self.kernel.install(config, &interfaces, &self.unreached);
         problems.extend(unmapped);
         problems
@@ -310,18 +310,22 @@ impl Tenants {
             let interfaces = self.interfaces();
             self.kernel.repair(config, &interfaces, &self.unreached);
         }
-        self.mappings.repair(config);
+        let have_changed = self.exits.follow(config);
+        self.mappings
+            .repair(config, self.exits.uplinks(), have_changed);
         self.follow_exits(config, data)?;
         self.release_absent(data)
     }
 
-    /// Applies what has changed of the machine's default routes and links.
-    fn follow_exits(&mut self, config: &Config, data: &DataHandle) -> Result<(), DataThreadGone> {
-        if !self.exits.follow(config) {
-            return Ok(());
-        }
+    /// Applies what has changed of the machine's default routes and links, and of the rules of exits: packets are
+    /// led to the Internet when these are in place.
+    pub(crate) fn follow_exits(
+        &mut self,
+        config: &Config,
+        data: &DataHandle,
+    ) -> Result<(), DataThreadGone> {
         for tenant in config.tenants.iter().filter(|of| of.exit.is_some()) {
-            let found = self.exits.setup_of(tenant);
+            let found = self.exit_of(tenant);
             let Some(setup) = self.sent.get_mut(&TenantId(tenant.id)) else {
                 continue;
             };
@@ -336,12 +340,12 @@ impl Tenants {
 
     /// Where an exit leads; `None`: the tenant is none.
     pub(crate) fn exit_of(&self, tenant: &Tenant) -> Option<ExitSetup> {
-        self.exits.setup_of(tenant)
+        self.exits.setup_of(tenant, self.mappings.has_exit(tenant))
     }
 
-    /// Why rules of nftables are not in place; `None`: they are.
-    pub(crate) fn rules_problem(&self) -> Option<&str> {
-        self.mappings.problem()
+    /// Why exits do not lead to the Internet, or rules of nftables are missing; `None`: neither is known.
+    pub(crate) fn exit_problem(&self) -> Option<&str> {
+        self.exits.problem().or_else(|| self.mappings.problem())
     }
 
     /// Closes a device that was moved to another namespace, where it can have no addresses and

@@ -1,14 +1,17 @@
-//! Exits to the Internet: where this machine leads, and the rules of nftables that translate addresses there.
+//! Exits to the Internet: where this machine leads, followed.
 //!
-//! What is not the Internet's is refused by the data thread, before the kernel sees it. The kernel's own routes and
-//! connection tracking do the rest.
+//! What is not the Internet's is refused by the data thread, which answers with an ICMP error. The kernel's own routes,
+//! connection tracking and the [rules] of nftables do the rest, and let nothing else pass.
 
-use std::fmt::Write;
+pub(super) mod rules;
+
+use std::{collections::BTreeSet, io};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use keiro_control::config::{Config, Exit, ExitIpv6, PortForward, Tenant};
-use keiro_linux::{interface::Interface, nft, route::RouteWatch, uplink::UplinkSocket};
+use keiro_control::config::{Config, Tenant};
+use keiro_linux::{interface::Interface, route::RouteWatch, uplink::UplinkSocket};
 
+use self::rules::Uplinks;
 use crate::{data::tunnels::ExitSetup, uplinks::connected};
 
 /// Follows where the machine's default routes lead.
@@ -17,18 +20,26 @@ pub(super) struct ExitGround {
     socket: Option<UplinkSocket>,
     /// `None` where the kernel reports no changes, and until there is an exit.
     watch: Option<RouteWatch>,
-    found: ExitSetup,
+    found: Found,
 }
 
-/// Names of tables begin so, and the tenant's number follows.
-pub(super) const TABLE: &str = "keiro-exit-";
+#[derive(Default, PartialEq)]
+struct Found {
+    uplinks: Uplinks,
+    /// Networks and addresses that are not the Internet's.
+    refused: BTreeSet<IpNet>,
+    /// Why it is not known where packets leave. Then nothing does, and the next look is soon.
+    problem: Option<String>,
+}
 
-/// Networks of no host in the Internet (RFC 6890): private, shared, link-local, loopback, multicast and reserved.
+/// Networks of no host in the Internet (RFC 6890): private, shared, link-local, loopback, multicast and reserved; and the
+/// address by which clouds serve their machines.
 const NOT_INTERNET_V4: [([u8; 4], u8); 12] = [
     ([0, 0, 0, 0], 8),
     ([10, 0, 0, 0], 8),
     ([100, 64, 0, 0], 10),
     ([127, 0, 0, 0], 8),
+    ([168, 63, 129, 16], 32),
     ([169, 254, 0, 0], 16),
     ([172, 16, 0, 0], 12),
     ([192, 0, 0, 0], 24),
@@ -36,35 +47,42 @@ const NOT_INTERNET_V4: [([u8; 4], u8); 12] = [
     ([198, 18, 0, 0], 15),
     ([224, 0, 0, 0], 4),
     ([240, 0, 0, 0], 4),
-    ([255, 255, 255, 255], 32),
 ];
-/// Unspecified, loopback and addresses that stand for IPv4's; unique local, link-local, multicast.
+/// All but 2000::/3 (RFC 4291 §2.4), and of that what stands for IPv4 addresses: Teredo and 6to4.
 const NOT_INTERNET_V6: [([u16; 8], u8); 5] = [
-    ([0, 0, 0, 0, 0, 0, 0, 0], 80),
-    ([0x64, 0xff9b, 0, 0, 0, 0, 0, 0], 32),
-    ([0xfc00, 0, 0, 0, 0, 0, 0, 0], 7),
-    ([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10),
-    ([0xff00, 0, 0, 0, 0, 0, 0, 0], 8),
+    ([0, 0, 0, 0, 0, 0, 0, 0], 3),
+    ([0x2001, 0, 0, 0, 0, 0, 0, 0], 32),
+    ([0x2002, 0, 0, 0, 0, 0, 0, 0], 16),
+    ([0x4000, 0, 0, 0, 0, 0, 0, 0], 2),
+    ([0x8000, 0, 0, 0, 0, 0, 0, 0], 1),
 ];
-/// Addresses and networks of the machine that are refused. Ours: machines have some ten.
+/// Addresses and networks of the machine that are refused with an answer. Ours: machines have some ten.
 const OF_MACHINE_MAX: usize = 4096;
 
 impl ExitGround {
-    /// What is known of the machine; `None`: `tenant` is no exit.
-    pub(super) fn setup_of(&self, tenant: &Tenant) -> Option<ExitSetup> {
+    /// Where packets leave the machine.
+    pub(super) fn uplinks(&self) -> &Uplinks {
+        &self.found.uplinks
+    }
+
+    /// Why they do not; `None`: they do, or there is no default route.
+    pub(super) fn problem(&self) -> Option<&str> {
+        self.found.problem.as_deref()
+    }
+
+    /// What the data thread needs; `None`: `tenant` is no exit. Without its rules (`has_rules`) it leads nowhere.
+    pub(super) fn setup_of(&self, tenant: &Tenant, has_rules: bool) -> Option<ExitSetup> {
         tenant.exit.as_ref()?;
         let behind = tenant.peers.iter().flat_map(|of| &of.prefixes);
-        let near: Vec<&IpNet> = tenant
-            .prefixes
-            .iter()
-            .chain(behind)
-            .filter(|prefix| prefix.prefix_len() > 0)
-            .collect();
-        let mut setup = self.found.clone();
-        setup
-            .refused
-            .retain(|refused| !near.iter().any(|prefix| prefix.contains(refused)));
-        Some(setup)
+        let all = tenant.prefixes.iter().chain(behind);
+        let near: Vec<&IpNet> = all.filter(|prefix| prefix.prefix_len() > 0).collect();
+        let is_far = |refused: &&IpNet| !near.iter().any(|prefix| prefix.contains(*refused));
+        let [v4, v6] = [0, 1].map(|version| has_rules && !self.found.uplinks[version].is_empty());
+        Some(ExitSetup {
+            v4,
+            v6,
+            refused: self.found.refused.iter().filter(is_far).copied().collect(),
+        })
     }
 
     /// Looks at the machine again if something may have changed; whether it has.
@@ -73,58 +91,77 @@ impl ExitGround {
             *self = Self::default();
             return false;
         }
-        let is_new = self.socket.is_none();
+        let is_unknown = self.socket.is_none() || self.found.problem.is_some();
         // What cannot be heard is looked at.
-        let changed = self
-            .watch
+        let mut watch = self.watch.as_mut();
+        let changed = watch
             .as_mut()
             .is_none_or(|watch| watch.changed().unwrap_or(true));
-        (is_new || changed) && self.look(config)
+        (is_unknown || changed) && self.look(config)
     }
 
     /// Whether it has changed.
-    pub(super) fn look(&mut self, config: &Config) -> bool {
-        if self.socket.is_none() {
+    fn look(&mut self, config: &Config) -> bool {
+        if self.watch.is_none() {
             self.watch = RouteWatch::open().ok();
-            self.socket = UplinkSocket::open().ok();
         }
-        let Some(socket) = &mut self.socket else {
+        let found = self.open().and_then(|socket| found(socket, config));
+        let found = found.unwrap_or_else(|error| Found {
+            problem: Some(format!(
+                "the machine's default routes are not known: {error}"
+            )),
+            ..Found::default()
+        });
+        if found == self.found {
             return false;
-        };
-        let found = match found(socket, config) {
-            Ok(found) => found,
-            Err(error) => {
-                tracing::debug!(%error, "default routes");
-                return false;
-            }
-        };
-        let is_changed = self.found != found;
+        }
+        if let Some(problem) = &found.problem {
+            tracing::warn!("exit: {problem}; trying again every second");
+        }
         self.found = found;
-        is_changed
+        true
+    }
+
+    fn open(&mut self) -> io::Result<&mut UplinkSocket> {
+        match &mut self.socket {
+            Some(socket) => Ok(socket),
+            none => Ok(none.insert(UplinkSocket::open()?)),
+        }
     }
 }
 
-fn found(socket: &mut UplinkSocket, config: &Config) -> std::io::Result<ExitSetup> {
-    let mut setup = ExitSetup {
-        v4: socket.default_route(None, false)?.is_some(),
-        v6: socket.default_route(None, true)?.is_some(),
-        refused: not_internet(),
+fn found(socket: &mut UplinkSocket, config: &Config) -> io::Result<Found> {
+    let mut found = Found {
+        refused: not_internet().collect(),
+        ..Found::default()
     };
     let is_device = |name: &str| config.tenants.iter().any(|tenant| tenant.device == name);
     for interface in socket.interfaces()? {
-        if interface.loopback || is_device(&interface.name) {
-            continue;
+        let mut is_uplink = interface.loopback || is_device(&interface.name);
+        if !is_uplink && is_plain(&interface.name) {
+            for (version, uplinks) in found.uplinks.iter_mut().enumerate() {
+                // An interface that has just gone leads nowhere.
+                let route = socket.default_route(Some(interface.index), version == 1);
+                if route.is_ok_and(|route| route.is_some()) {
+                    uplinks.insert(interface.name.clone());
+                    is_uplink = true;
+                }
+            }
         }
-        let leads = |socket: &mut UplinkSocket, v6| socket.default_route(Some(interface.index), v6);
-        let is_uplink = leads(socket, false)?.is_some() || leads(socket, true)?.is_some();
-        setup.refused.extend(of_machine(&interface, is_uplink));
-        if setup.refused.len() >= OF_MACHINE_MAX {
-            break;
+        found.refused.extend(of_machine(&interface, is_uplink));
+        if found.refused.len() > OF_MACHINE_MAX {
+            return Err(io::Error::other(format!(
+                "this machine has more than {OF_MACHINE_MAX} addresses and networks"
+            )));
         }
     }
-    setup.refused.sort();
-    setup.refused.dedup();
-    Ok(setup)
+    Ok(found)
+}
+
+/// nft takes the name as it is.
+fn is_plain(name: &str) -> bool {
+    name.chars()
+        .all(|c| c.is_ascii_alphanumeric() || "-_.@".contains(c))
 }
 
 /// The machine's own addresses, and the networks of its other links.
@@ -137,106 +174,9 @@ fn of_machine(interface: &Interface, is_uplink: bool) -> Vec<IpNet> {
     own.chain(networks).collect()
 }
 
-fn not_internet() -> Vec<IpNet> {
+fn not_internet() -> impl Iterator<Item = IpNet> {
     let v4 = NOT_INTERNET_V4.map(|(address, bits)| Ipv4Net::new_assert(address.into(), bits));
     let v6 = NOT_INTERNET_V6.map(|(address, bits)| Ipv6Net::new_assert(address.into(), bits));
     let v4 = v4.into_iter().map(IpNet::V4);
-    v4.chain(v6.into_iter().map(IpNet::V6)).collect()
-}
-
-pub(super) fn table(tenant: &Tenant) -> String {
-    format!("{TABLE}{}", tenant.id)
-}
-
-/// A script that puts the tables of an exit in the place of older ones.
-pub(super) fn rules(tenant: &Tenant, exit: &Exit) -> String {
-    let name = table(tenant);
-    let mut script = nft::removal(&name);
-    for family in nft::IP_FAMILIES {
-        let is_v4 = family == "ip";
-        let forwards = exit.port_forwards.iter();
-        let (mut arriving, mut leaving) = (String::new(), String::new());
-        for forward in forwards.filter(|forward| forward.to.is_ipv4() == is_v4) {
-            let (translated, source) = forward_rules(tenant, forward, family);
-            arriving.push_str(&translated);
-            leaving.push_str(&source);
-        }
-        if is_v4 || exit.ipv6 == ExitIpv6::Nat {
-            leaving.push_str(&masquerade(tenant, family, is_v4));
-        }
-        let _ = write!(
-            script,
-            "table {family} {name} {{\n  chain arriving {{\n    type nat hook prerouting priority dstnat; policy accept;\n\
-             {arriving}  }}\n  chain leaving {{\n    type nat hook postrouting priority srcnat; policy accept;\n\
-             {leaving}  }}\n}}\n"
-        );
-    }
-    script
-}
-
-/// From the tunnel to the Internet. Networks behind this gateway see the sites' own addresses.
-fn masquerade(tenant: &Tenant, family: &str, is_v4: bool) -> String {
-    let device = &tenant.device;
-    let own = tenant.prefixes.iter();
-    let own: Vec<String> = own
-        .filter(|prefix| prefix.addr().is_ipv4() == is_v4 && prefix.prefix_len() > 0)
-        .map(ToString::to_string)
-        .collect();
-    let elsewhere = match own.is_empty() {
-        true => String::new(),
-        false => format!(" {family} daddr != {{ {} }}", own.join(", ")),
-    };
-    format!("    iifname \"{device}\" oifname != \"{device}\"{elsewhere} masquerade\n")
-}
-
-/// The rule of a port forward, and that of its clients' addresses.
-fn forward_rules(tenant: &Tenant, forward: &PortForward, family: &str) -> (String, String) {
-    let device = &tenant.device;
-    let PortForward {
-        protocol, port, to, ..
-    } = forward;
-    let protocol = protocol.as_str();
-    let arriving = format!(
-        "    iifname != \"{device}\" fib daddr type local {protocol} dport {port} dnat to {to}\n"
-    );
-    let leaving = match forward.keeps_source {
-        true => String::new(),
-        false => format!(
-            "    oifname \"{device}\" ct status dnat {family} daddr {} {protocol} dport {} masquerade\n",
-            to.ip(),
-            to.port()
-        ),
-    };
-    (arriving, leaving)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn packets_to_the_internet_get_the_exits_address_and_ports_lead_to_sites() {
-        let text = "[gateway]\nname = \"a\"\n[[path]]\nname = \"wan\"\ninterface = \"eth0\"\n[network]\nregistry = \"/r\"\n\
-                    [tenant.office]\nid = 7\ndevice = \"t-office\"\naddresses = [\"10.0.0.1/32\"]\n\
-                    prefixes = [\"10.0.0.0/24\", \"fd00::/64\"]\nexit = true\n\
-                    [tenant.office.port_forward.web]\nport = 8443\nto = \"10.1.0.10:443\"\n\
-                    [tenant.office.port_forward.dns]\nprotocol = \"udp\"\nto = \"[fd01::53]:53\"\nkeep_source = true\n";
-        let config = Config::parse(text, "f").unwrap_or_else(|error| panic!("{error}"));
-        let tenant = &config.tenants[0];
-        let mut exit = tenant.exit.clone().expect("it is one");
-        let found = rules(tenant, &exit);
-        for line in [
-            "iifname \"t-office\" oifname != \"t-office\" ip daddr != { 10.0.0.0/24 } masquerade",
-            "iifname \"t-office\" oifname != \"t-office\" ip6 daddr != { fd00::/64 } masquerade",
-            "iifname != \"t-office\" fib daddr type local tcp dport 8443 dnat to 10.1.0.10:443",
-            "oifname \"t-office\" ct status dnat ip daddr 10.1.0.10 tcp dport 443 masquerade",
-            "iifname != \"t-office\" fib daddr type local udp dport 53 dnat to [fd01::53]:53",
-            "delete table ip6 keiro-exit-7",
-        ] {
-            assert_eq!(found.matches(line).count(), 1, "{line}:\n{found}");
-        }
-        assert!(!found.contains("daddr fd01::53"), "{found}");
-        exit.ipv6 = ExitIpv6::Routed;
-        assert!(!rules(tenant, &exit).contains("ip6 daddr != {"));
-    }
+    v4.chain(v6.into_iter().map(IpNet::V6))
 }

@@ -542,16 +542,17 @@ fn internet_entries(tenant: &Tenant, device: Option<u32>, is_reached: bool) -> V
     let Some(internet) = &tenant.internet else {
         return Vec::new();
     };
-    let mut entries = match internet.when_down {
-        WhenDown::Block => internet_blocks(tenant),
-        // Without a route in the table the kernel goes on to the main one.
-        WhenDown::Local => internet_rules(tenant),
-    };
+    let mut entries = Vec::new();
     if let Some(interface) = device
         && (is_reached || internet.when_down == WhenDown::Block)
     {
         entries.extend(internet_routes(tenant, |_| (Via::Interface(interface), 0)));
     }
+    entries.extend(match internet.when_down {
+        WhenDown::Block => internet_blocks(tenant),
+        // Without a route in the table the kernel goes on to the main one.
+        WhenDown::Local => internet_rules(tenant),
+    });
     entries
 }
 
@@ -562,8 +563,8 @@ fn internet_blocks(tenant: &Tenant) -> Vec<Entry> {
         return Vec::new();
     }
     let stand_in = |to: &IpNet| (Via::Unreachable, stand_in_metric(to));
-    let mut entries = internet_rules(tenant);
-    entries.extend(internet_routes(tenant, stand_in));
+    let mut entries = internet_routes(tenant, stand_in);
+    entries.extend(internet_rules(tenant));
     entries
 }
 
@@ -615,8 +616,8 @@ fn internet_rules(tenant: &Tenant) -> Vec<Entry> {
             incoming: Some("lo".to_owned()),
             ..rule.clone()
         };
-        // The exit's first, so that nothing leaves by the main table meanwhile.
-        [rule, near, own].map(Entry::Rule)
+        // The exit's last, so that the tunnel's own packets are never led there.
+        [own, near, rule].map(Entry::Rule)
     });
     rules.collect()
 }

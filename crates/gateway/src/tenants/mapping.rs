@@ -1,4 +1,4 @@
-//! Tables of nftables of tenants, put in place, watched and removed: those of [exits](super::exit), and those of networks
+//! Tables of nftables of tenants, put in place, watched and removed: those of [exits](super::exit::rules), and those of networks
 //! under other addresses, which are written here.
 //!
 //! Packets that come out of a tenant's device have their destination translated before they are routed, and those that go
@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use keiro_control::config::{Config, Tenant};
 use keiro_linux::nft::{self, NftWatch};
 
-use super::exit;
+use super::exit::rules::{self as exit, Uplinks};
 
 /// The tables of all tenants.
 #[derive(Default)]
@@ -37,7 +37,7 @@ impl Mappings {
     ///
     /// # Errors
     /// What the kernel does not take; [`Self::repair`] tries again.
-    pub(super) fn install(&mut self, config: &Config) -> Result<(), String> {
+    pub(super) fn install(&mut self, config: &Config, uplinks: &Uplinks) -> Result<(), String> {
         let mapped = config
             .tenants
             .iter()
@@ -47,7 +47,8 @@ impl Mappings {
             .collect();
         wanted.extend(config.tenants.iter().filter_map(|tenant| {
             let of = tenant.exit.as_ref()?;
-            Some((exit::table(tenant), exit::rules(tenant, of)))
+            let rules = exit::rules(config, tenant, of, uplinks);
+            Some((exit::table(tenant), rules))
         }));
         if !config.tenants.is_empty() && !mem::replace(&mut self.swept, true) {
             remove_leftovers(&wanted);
@@ -61,16 +62,27 @@ impl Mappings {
             nft::run(&nft::removal(&name)).map_err(|error| format!("{name}: {error}"))?;
             self.installed.remove(&name);
         }
+        let mut first = Ok(());
         for (name, rules) in wanted {
-            if self.installed.get(&name) != Some(&rules) {
-                nft::run(&rules).map_err(|error| match name.starts_with(TABLE) {
-                    true => format!("map: the mapped networks are not reached: {error}"),
-                    false => format!("exit: the Internet is not reached by it: {error}"),
-                })?;
-                self.installed.insert(name, rules);
+            if self.installed.get(&name) == Some(&rules) {
+                continue;
+            }
+            // One that fails keeps no other from its rules.
+            match nft::run(&rules) {
+                Ok(()) => {
+                    self.installed.insert(name, rules);
+                }
+                Err(error) if name.starts_with(TABLE) => {
+                    let problem = format!("map: the mapped networks are not reached: {error}");
+                    first = first.and(Err(problem));
+                }
+                Err(error) => {
+                    let problem = format!("exit: the Internet is not reached by it: {error}");
+                    first = first.and(Err(problem));
+                }
             }
         }
-        self.incomplete = false;
+        self.incomplete = first.is_err();
         match (self.installed.is_empty(), &self.watch) {
             (true, _) => self.watch = None,
             (false, None) => self.watch = NftWatch::open().ok(),
@@ -78,11 +90,13 @@ impl Mappings {
         }
         // Its own changes are no news.
         self.is_changed();
-        Ok(())
+        first
     }
 
-    /// Restores what another program has removed, and tries again what failed.
-    pub(super) fn repair(&mut self, config: &Config) {
+    /// Restores what another program has removed, and tries again what failed. `have_changed`: other interfaces are
+    /// uplinks.
+    pub(super) fn repair(&mut self, config: &Config, uplinks: &Uplinks, have_changed: bool) {
+        self.incomplete |= have_changed;
         if self.installed.is_empty() && !self.incomplete {
             return;
         }
@@ -102,13 +116,18 @@ impl Mappings {
         if !self.incomplete {
             return;
         }
-        let problem = self.install(config).err();
+        let problem = self.install(config, uplinks).err();
         if let Some(problem) = &problem
             && self.reported.as_ref() != Some(problem)
         {
             tracing::error!("{problem}; trying again every second");
         }
         self.reported = problem;
+    }
+
+    /// Whether the rules of an exit are in place.
+    pub(super) fn has_exit(&self, tenant: &Tenant) -> bool {
+        self.installed.contains_key(&exit::table(tenant))
     }
 
     /// What was logged last and lasts.
