@@ -298,7 +298,8 @@ fn the_metrics_page_has_every_metric() {
         "name = \"a\"",
         &format!("name = \"a\"\nmetrics = \"{address}\""),
     );
-    // One path has no configured rate, and so the figures of one that is found.
+    // One path has a budget of the month, the other one no configured rate, and so the figures of one that is found.
+    let text = text.replacen("\nrate = ", "\nmonthly_budget = \"10GB\"\nrate = ", 1);
     let (before, last) = text.rsplit_once("\nrate = ").expect("a path's rate");
     let (_, after) = last.split_once('\n').expect("a line");
     pair.a.write(&format!("{before}\n{after}"));
