@@ -72,11 +72,12 @@ fn field<'a>(status: &'a str, name: &str) -> &'a str {
 /// Whether a process of the same user, root's too, that may not trace others can read the process's memory
 /// (`PR_SET_DUMPABLE`, ptrace(2)).
 fn is_readable(pid: i32, user: u32) -> bool {
-    let environment = format!("/proc/{pid}/environ");
+    // Opened only: what lies at its beginning is no memory of the process.
+    let memory = format!("if=/proc/{pid}/mem");
     let tried = Command::new("setpriv")
         .args([format!("--reuid={user}"), format!("--regid={user}")])
         .args(["--clear-groups", "--bounding-set=-sys_ptrace"])
-        .args(["cat", &environment])
+        .args(["dd", "count=0", "of=/dev/null", &memory])
         .output();
     tried.expect("util-linux").status.success()
 }
