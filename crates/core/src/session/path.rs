@@ -2,6 +2,7 @@
 //! rate it may be sent on.
 
 mod abandon;
+mod announcing;
 mod excused;
 mod figures;
 mod idle_meter;
@@ -24,8 +25,9 @@ use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 use rand_chacha::ChaCha20Rng;
 
 use self::{
-    excused::ExcusedLosses, idle_meter::IdleMeter, rate_control::RateControl,
-    reachability::ReachabilityCounters, suspicion::LossSuspicion, terms::TermsOfEnds,
+    announcing::Announcing, excused::ExcusedLosses, idle_meter::IdleMeter,
+    rate_control::RateControl, reachability::ReachabilityCounters, suspicion::LossSuspicion,
+    terms::TermsOfEnds,
 };
 use super::{
     aggregation::{
@@ -96,6 +98,7 @@ pub(crate) struct Path {
     /// There is or was a limit of this end.
     announces_limit: bool,
     terms_of_ends: TermsOfEnds,
+    announcing: Announcing,
     /// CE marks that the peer has acknowledged.
     ecn_ce_acked: u64,
     /// Its counters; [`Self::snapshot`] adds the gauges.
@@ -176,6 +179,7 @@ impl Path {
             peer_limit: None,
             announces_limit: config.probe_limit.is_some(),
             terms_of_ends: TermsOfEnds::new(config.terms),
+            announcing: Announcing::new(),
             ecn_ce_acked: 0,
             stats: PathStats::default(),
         }
@@ -734,7 +738,8 @@ impl Path {
 
     /// What is being written asks for an acknowledgement, so that no PING is needed.
     pub(crate) fn on_eliciting_written(&mut self) {
-        self.ping_wanted = false;
+        // Data in an aggregate leaves no room for what the peer has to know.
+        self.ping_wanted = self.announcing.is_unsent() && self.is_up();
     }
 
     /// `bytes` of data are sent again.

@@ -248,6 +248,15 @@ impl Path {
         all.into_iter().flatten()
     }
 
+    /// Whether they are due beside data.
+    pub(crate) fn is_announcement_due(&self, now: Instant) -> bool {
+        self.announcing.is_due(now) && self.announcements().next().is_some()
+    }
+
+    pub(crate) fn on_announced(&mut self, now: Instant) {
+        self.announcing.on_sent(now);
+    }
+
     pub(crate) const ANNOUNCEMENT_LEN_MAX: usize =
         match Frame::PROBE_LIMIT_LEN_MAX > Frame::PATH_TERMS_LEN_MAX {
             true => Frame::PROBE_LIMIT_LEN_MAX,
@@ -274,6 +283,7 @@ impl Path {
     pub(super) fn set_own_terms(&mut self, now: Instant, terms: PathTerms, share: Probability) {
         if self.terms_of_ends.set_own(terms) {
             // The peer has to know.
+            self.announcing.on_change(now);
             self.ping_wanted |= self.is_up();
             self.on_limit_changed(now, share);
         }
@@ -298,6 +308,7 @@ impl Path {
             self.own_limit = limit;
             self.announces_limit = true;
             // The peer has to know.
+            self.announcing.on_change(now);
             self.ping_wanted |= self.is_up();
             self.on_limit_changed(now, share);
         }

@@ -162,12 +162,36 @@ impl Session {
             self.prefix_mismatches.write(packet.end, out);
             self.write_unit_report(packet.end, out);
             self.write_all_limited(now, id, packet.end, out);
+            if data_waits {
+                self.write_announcements(now, id, packet, out);
+            }
         }
         // An aggregate that parity has recovered is acknowledged when it arrives but not read, and parity
         // does not recover its acknowledgements: they must not count as arrived.
         match packet.is_protected() {
             true => SentFrames::default(),
             false => acks,
+        }
+    }
+
+    /// Appends what the peer has to know of the path, where that is due beside data.
+    fn write_announcements(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        packet: OpenPacket,
+        out: &mut Vec<u8>,
+    ) {
+        let path = self.paths.get_mut(id);
+        let Some(path) = path.filter(|path| path.is_announcement_due(now)) else {
+            return;
+        };
+        let len = path.announcements().count() * Path::ANNOUNCEMENT_LEN_MAX;
+        if out.len() + len <= packet.passengers_end() {
+            for frame in path.announcements() {
+                frame.encode(out);
+            }
+            path.on_announced(now);
         }
     }
 
@@ -208,6 +232,7 @@ impl Session {
                     frame.encode(out);
                 }
             }
+            path.on_announced(now);
             let packet_bytes = (out.len() - packet.start + TAG_LEN) as u64;
             let ip_bytes = packet_bytes + u64::from(path.ip_overhead());
             let SessionSettings {

@@ -121,3 +121,29 @@ fn a_spread_application_keeps_to_the_cheapest_paths() {
     let bytes = transfer(&mut pair);
     assert!(bytes < 50_000, "{bytes} bytes at a cost");
 }
+
+#[test]
+fn the_peer_learns_of_terms_while_data_waits_and_though_packets_are_lost() {
+    let mut pair = Pair::new(DeliveryClass::Message);
+    pair.up();
+    take(&mut pair, &[1, 0]);
+    let terms = PathTerms {
+        role: PathRole::Backup,
+        ..PathTerms::FREE
+    };
+    // A tenth of a second of the line, so that something is outstanding all the time.
+    pair.send(0, vec![7; 4_000_000]).expect("room");
+    pair.run(SECOND / 50, |_| false);
+    pair.down[MODEM] = true;
+    use_on(&mut pair, 0, terms);
+    pair.run(SECOND / 50, |_| false);
+    assert_eq!(
+        peer_terms(&pair, 1),
+        PathTerms::FREE,
+        "what names them is lost"
+    );
+    pair.down[MODEM] = false;
+    let arrives = |pair: &Pair| !pair.sides[1].messages.is_empty();
+    assert!(pair.run(SECOND / 5, |pair| peer_terms(pair, 1) == terms));
+    assert!(pair.run(5 * SECOND, arrives));
+}
