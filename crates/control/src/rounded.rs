@@ -6,7 +6,7 @@ use std::time::Duration;
 use keiro_stats::{Unit, Value};
 use keiro_units::Bandwidth;
 
-use crate::units::three_digits;
+use crate::{protocol::BudgetSnapshot, units::three_digits};
 
 /// A duration: `850 ns`, `12.3 µs`, `4.56 ms`, `7.89 s`, `12 min 34 s`, `5 h 06 min`, `3 d 04 h`.
 pub fn duration(duration: Duration) -> String {
@@ -29,6 +29,18 @@ pub fn rate(rate: Bandwidth) -> String {
     scaled(
         rate.as_bits_per_second(),
         &["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"],
+    )
+}
+
+/// What is used and left of an uplink's budget of the month.
+pub fn budget(budget: &BudgetSnapshot) -> String {
+    format!(
+        "{} of {} used since {}, {} left until {}",
+        bytes(budget.used_bytes),
+        bytes(budget.budget_bytes),
+        budget.began,
+        bytes(budget.left_bytes),
+        budget.ends
     )
 }
 

@@ -125,16 +125,10 @@ fn terms(path: &PathSnapshot) -> Vec<String> {
         };
         format!("{}{cost}{spent}", word(&terms.role))
     });
-    let of_uplink = path.budget.as_ref().map(|budget| {
-        format!(
-            "budget: {} of {} used since {}, {} left until {}",
-            human::bytes(budget.used_bytes),
-            human::bytes(budget.budget_bytes),
-            budget.began,
-            human::bytes(budget.left_bytes),
-            budget.ends
-        )
-    });
+    let of_uplink = path
+        .budget
+        .as_ref()
+        .map(|budget| format!("budget: {}", human::budget(budget)));
     of_path.into_iter().chain(of_uplink).collect()
 }
 

@@ -1,18 +1,23 @@
 //! Exits to the Internet: what their machine needs, and what those who use them miss.
 
 use super::Cause;
-use crate::{Finding, Subject, facts::VERSIONS};
+use crate::{
+    Facts, Finding, Subject,
+    facts::{Exit, Tenant, VERSIONS},
+};
+
+/// The tenants that are exits.
+fn exits(facts: &Facts) -> impl Iterator<Item = (&Tenant, &Exit)> {
+    let tenants = facts.tenants.iter();
+    tenants.filter_map(|tenant| Some((tenant, tenant.exit.as_ref()?)))
+}
 
 pub(super) static EXIT_WITHOUT_DEFAULT_ROUTE: Cause = Cause {
     id: "exit_without_default_route",
     what: "a tenant is an exit to the Internet, and the machine has no default route in the main table",
     remedy: "a default route, in IPv6 `net.ipv6.conf.UPLINK.accept_ra=2`; or no `exit`",
     check: |facts, _| {
-        let exits = facts
-            .tenants
-            .iter()
-            .filter_map(|of| Some((of, of.exit.as_ref()?)));
-        let without = exits.filter(|(_, exit)| exit.uplinks.iter().all(Vec::is_empty));
+        let without = exits(facts).filter(|(_, exit)| exit.uplinks.iter().all(Vec::is_empty));
         without
             .map(|(tenant, _)| {
                 EXIT_WITHOUT_DEFAULT_ROUTE.found(
@@ -77,11 +82,7 @@ pub(super) static EXIT_RULES_MISSING: Cause = Cause {
     what: "the rules of nftables that an exit needs are not in place",
     remedy: "the program `nft` (package nftables), and a kernel with nf_tables and nft_nat",
     check: |facts, _| {
-        let exits = facts
-            .tenants
-            .iter()
-            .filter_map(|of| Some((of, of.exit.as_ref()?)));
-        let missing = exits.filter_map(|(tenant, exit)| {
+        let missing = exits(facts).filter_map(|(tenant, exit)| {
             let why = exit.rules_problem.as_ref()?;
             Some(EXIT_RULES_MISSING.found(
                 Subject::Tenant(tenant.name.clone()),

@@ -138,13 +138,7 @@ fn terms(path: &PathSnapshot) -> Vec<(&'static str, Markup)> {
         ));
     }
     if let Some(budget) = &path.budget {
-        shown.push((
-            "Budget",
-            html! {
-                (rounded::bytes(budget.used_bytes)) " of " (rounded::bytes(budget.budget_bytes)) " used since " (budget.began) ", "
-                (rounded::bytes(budget.left_bytes)) " left until " (budget.ends)
-            },
-        ));
+        shown.push(("Budget", html! { (rounded::budget(budget)) }));
     }
     shown
 }

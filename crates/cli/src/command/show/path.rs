@@ -182,17 +182,7 @@ fn add_terms(fields: &mut FieldList, path: &PathSnapshot, style: Style) {
         }
     }
     if let Some(budget) = &path.budget {
-        fields.add(
-            "this month",
-            format!(
-                "{} of {} used since {}, {} left until {}",
-                human::bytes(budget.used_bytes),
-                human::bytes(budget.budget_bytes),
-                budget.began,
-                human::bytes(budget.left_bytes),
-                budget.ends
-            ),
-        );
+        fields.add("this month", human::budget(budget));
     }
 }
 
