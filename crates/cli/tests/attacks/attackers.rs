@@ -16,9 +16,10 @@ use keiro_linux::{
     netns::Netns,
     packet::{PacketOptions, PacketSocket},
 };
+use socket2::{Domain, Socket, Type};
 
 use crate::{
-    network::{HOSTILE_KEYS, HUB, HUB_LISTENER, Network, streams_of},
+    network::{HOSTILE_KEYS, HUB, HUB_LISTENER, Network, SPOKE_SERVER, streams_of},
     support::{Hello, Raw, app, frame, message, varint},
 };
 
@@ -104,10 +105,13 @@ impl Attack {
                 vec![thread::spawn(move || flood.run(rate, &pace))]
             }
             Self::Connects { count } => {
-                let hub = Netns::open(network.host("hub").namespace()).expect("it is there");
+                let at = |host| Netns::open(network.host(host).namespace()).expect("it is there");
+                let (hub, spoke) = (at("hub"), at("spoke"));
                 let pace = pace();
+                let server = spoke.run(|| never_accepts(count)).expect("entered");
                 vec![thread::spawn(move || {
                     hub.run(|| connect(count, &pace)).expect("entered");
+                    drop(server);
                 })]
             }
             Self::Peers {
@@ -274,6 +278,17 @@ fn connect(count: usize, pace: &Pace) {
     while !pace.ends.load(Ordering::Relaxed) {
         thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// A server whose kernel answers `count` clients, so that no descriptors of this process are needed for them.
+fn never_accepts(count: usize) -> Socket {
+    let server = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    let address: SocketAddr = SPOKE_SERVER.parse().expect("an address");
+    server.bind(&address.into()).expect("bound");
+    server
+        .listen(i32::try_from(count).expect("not many"))
+        .expect("listens");
+    server
 }
 
 /// An authenticated peer.

@@ -261,7 +261,7 @@ fn pair(network: &Network, attack: Attack, target: &Target) -> Outcome {
     let seconds = begun.elapsed().as_secs_f64();
     let at_end = Counts::of(network);
     let arrived = match attack {
-        Attack::Connects { .. } => network.open_connections().unwrap_or(0) as f64,
+        Attack::Connects { .. } => network.connections().unwrap_or(0) as f64,
         _ => (at_end.arrived - at_start.arrived) as f64 / seconds,
     };
     running.stop();

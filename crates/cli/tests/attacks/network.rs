@@ -23,6 +23,7 @@ routes = [{ to = "default", via = "10.90.3.2" }]
 sysctl = { "net.ipv4.conf.all.rp_filter" = 0, "net.ipv4.conf.default.rp_filter" = 0 }
 
 [host.spoke]
+sysctl = { "net.core.somaxconn" = 20000 }
 
 [host.crowd]
 routes = [{ to = "10.90.1.0/24", via = "10.90.3.1" }]
@@ -56,6 +57,8 @@ pub(crate) fn streams_of(gateway: u8) -> String {
 }
 /// The hub's TCP listener towards the spoke.
 pub(crate) const HUB_LISTENER: &str = "127.0.0.1:5002";
+/// The server at the spoke that its connections lead to.
+pub(crate) const SPOKE_SERVER: &str = "127.0.0.1:9003";
 
 pub(crate) struct Network {
     // First, so that the gateways end before their files go.
@@ -136,10 +139,12 @@ impl Network {
             .expect("a count")
     }
 
-    /// Connections that the hub's TCP listener has open. `None`: it does not answer.
-    pub(crate) fn open_connections(&self) -> Option<u64> {
+    /// Connections that have reached the hub's TCP listener, accepted or refused. `None`: it does not answer.
+    pub(crate) fn connections(&self) -> Option<u64> {
         let apps = ask(&self.sites[0], &["show", "app", "back"])?;
-        apps[0]["tcp_listeners"][0]["open_connections"].as_u64()
+        let listener = &apps[0]["tcp_listeners"][0];
+        let count = |field| listener[field].as_u64();
+        Some(count("accepted_connections")? + count("refused_connections")?)
     }
 
     /// Lines of the hub's log.
@@ -265,6 +270,6 @@ fn spoke_configuration(site: &Site, name: &str, local: &str) -> String {
              [[app]]\nname = \"transfer\"\nclass = \"stream\"\npeer = \"hub\"\n\
              [[listener]]\napp = \"transfer\"\ntcp = \"127.0.0.1:5001\"\n\
              [[app]]\nname = \"back\"\nclass = \"stream\"\npeer = \"hub\"\n\
-             [[forward]]\napp = \"back\"\ntcp = \"127.0.0.1:9003\"\nallow_local = true\n"
+             [[forward]]\napp = \"back\"\ntcp = \"{SPOKE_SERVER}\"\nallow_local = true\n"
         )
 }
