@@ -42,6 +42,7 @@ use std::{
 
 pub use keiro_config::{ConfigError, Location, Problem, Rewrite};
 use keiro_config::{FileLimits, RenamedKey, Report};
+use keiro_model::path_rate::RATE_ASSUMED;
 pub use keiro_model::path_terms::{CostPerGb, PathRole, PathTerms};
 use keiro_units::{Bandwidth, ByteCount, Probability};
 use serde::{Deserialize, Serialize};
@@ -110,8 +111,6 @@ pub const NAME_BYTES_MAX: usize = 64;
 pub const MESSAGE_BYTES_MAX: u64 = 16 << 20;
 /// The least `rate` of a path. Ours: a full packet would take 12 s.
 pub const PATH_RATE_MIN: Bandwidth = Bandwidth::from_bits_per_second(1_000);
-/// What a path without a `rate` is taken to carry before anything is measured: it begins with that.
-const PATH_RATE_ASSUMED: Bandwidth = Bandwidth::from_mbit_per_second(1);
 /// The largest `rate` of a path: a mistaken unit is likelier. Ours, six times the fastest Ethernet.
 pub const PATH_RATE_MAX: Bandwidth = Bandwidth::from_bits_per_second(10_000_000_000_000);
 /// The smallest `mtu_max`: the smallest MTU that IPv6 allows (RFC 8200 §5), in IP packet bytes.
@@ -293,7 +292,7 @@ impl Path {
 
     /// What it is taken to carry before anything is measured.
     pub fn rate_assumed(&self) -> Bandwidth {
-        self.rate.unwrap_or(PATH_RATE_ASSUMED)
+        self.rate.unwrap_or(RATE_ASSUMED)
     }
 }
 

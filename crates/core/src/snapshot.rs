@@ -7,7 +7,7 @@ use keiro_model::{
     bottleneck::ConfirmedCapacity,
     loss_test::Outcomes,
     observation::{PathObservation, PathSample},
-    path_rate::State,
+    path_rate::{RATE_ASSUMED, State},
     path_terms::PathTerms,
     workload::Workload,
 };
@@ -124,6 +124,8 @@ pub struct RateSnapshot {
     pub state: State,
     /// What it carries, as far as is known.
     pub rate: Bandwidth,
+    /// It carries `rate` at least: no queue and no loss has shown more yet.
+    pub is_least: bool,
     /// IP bytes that may be in flight.
     pub window: ByteCount,
     /// How long the newest packets queued on the way.
@@ -186,16 +188,22 @@ pub struct AppSnapshot {
 
 impl RateSnapshot {
     /// What to plan with: `by_trains`, what trains measured less what others send, as long as nothing was
-    /// sent that shows otherwise.
+    /// sent that shows otherwise. Where neither shows anything, [`RATE_ASSUMED`].
     pub fn usable(&self, by_trains: Option<Bandwidth>) -> Bandwidth {
         let is_shown = !matches!(
             self.state,
             State::Startup | State::Growing | State::LimitedByApplication
         );
-        match by_trains {
-            Some(by_trains) if !is_shown => by_trains.max(self.rate),
+        let assumed = self.is_least.then_some(RATE_ASSUMED);
+        match by_trains.or(assumed) {
+            Some(presumed) if !is_shown => presumed.max(self.rate),
             _ => self.rate,
         }
+    }
+
+    /// What [`Self::usable`] says without trains is assumed, and nothing has shown it.
+    pub fn is_assumed(&self) -> bool {
+        self.is_least && self.rate < RATE_ASSUMED
     }
 }
 
@@ -223,6 +231,11 @@ impl PathSnapshot {
         })
     }
 
+    /// [`Self::sample`] has an assumed bandwidth: nothing has shown what the path carries.
+    pub fn rate_is_assumed(&self) -> bool {
+        self.capacity.is_none() && self.rate.is_some_and(|rate| rate.is_assumed())
+    }
+
     /// What the plan loop sees of it now.
     pub fn observation(&self) -> PathObservation {
         PathObservation {
@@ -245,5 +258,37 @@ impl PathSnapshot {
                     }
                 }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(state: State, mbit: u64, is_least: bool) -> RateSnapshot {
+        RateSnapshot {
+            state,
+            rate: Bandwidth::from_mbit_per_second(mbit),
+            is_least,
+            window: ByteCount::new(3000),
+            queue: Duration::ZERO,
+            target_queue: Duration::from_millis(14),
+        }
+    }
+
+    #[test]
+    fn a_path_is_planned_with_more_than_it_has_carried_until_it_shows_less() {
+        let mbit = Bandwidth::from_mbit_per_second;
+        let unused = found(State::LimitedByApplication, 1, true);
+        assert_eq!(unused.usable(None), RATE_ASSUMED);
+        assert!(unused.is_assumed());
+        assert_eq!(unused.usable(Some(mbit(6))), mbit(6));
+        let fast = found(State::Startup, 300, true);
+        assert_eq!((fast.usable(None), fast.is_assumed()), (mbit(300), false));
+        // A queue has shown that it carries no more.
+        let idle = found(State::LimitedByApplication, 2, false);
+        assert_eq!((idle.usable(None), idle.is_assumed()), (mbit(2), false));
+        let steady = found(State::Steady, 2, false);
+        assert_eq!(steady.usable(Some(mbit(50))), mbit(2));
     }
 }

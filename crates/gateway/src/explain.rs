@@ -57,6 +57,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) assigned: Option<(PathIndex, AssignedBy)>,
     /// Paths that are up and whose budget of the month is used up.
     pub(crate) spent: BTreeSet<PathIndex>,
+    /// Paths whose rate is assumed.
+    pub(crate) assumed: BTreeSet<PathIndex>,
     /// Why it is on none; `None`: it is on one.
     pub(crate) no_path: Option<&'a str>,
     /// Paths that are up but on hold-down, and how long that lasts.

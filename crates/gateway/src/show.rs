@@ -277,6 +277,7 @@ impl<'a> View<'a> {
                 })
             }),
             rate_state: live.rate.map(|rate| rate.state.to_string()),
+            rate_assumed: live.rate_is_assumed(),
             delay_seconds: level
                 .map(|level| level.delay)
                 .or(path.delay)

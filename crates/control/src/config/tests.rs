@@ -214,7 +214,7 @@ fn a_path_without_a_rate_is_accepted_and_has_no_bound_of_its_own() {
     let path = &config[config.path_named("path1").unwrap()];
     assert_eq!(path.rate, None);
     assert_eq!(path.rate_bound(), PATH_RATE_MAX);
-    assert_eq!(path.rate_assumed(), Bandwidth::from_mbit_per_second(1));
+    assert_eq!(path.rate_assumed(), Bandwidth::from_mbit_per_second(20));
 }
 
 #[test]

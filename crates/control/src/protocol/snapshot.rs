@@ -199,6 +199,9 @@ pub struct PathSnapshot {
     /// application`; absent: a rate is configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_state: Option<String>,
+    /// Nothing has shown yet what the path carries, and plans assume a rate.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rate_assumed: bool,
     /// The one-way propagation delay that the planner uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_seconds: Option<f64>,

@@ -8,6 +8,7 @@ use keiro_control::{
     rounded::{bytes, duration, percent, rate},
     units::Text,
 };
+use keiro_model::path_rate::RATE_ASSUMED;
 use keiro_planner::{delay::Margin, plan::incumbent::ParameterValue, queueing::NoForecast};
 
 use super::{Subject, aggregation, delay, loses_too_much};
@@ -30,6 +31,7 @@ impl Subject<'_> {
             text.push_str(&self.target_sentence(&current.expected));
             text.push_str(&self.loss_sentence(current));
             text.push_str(&self.terms_sentence(current));
+            text.push_str(&self.assumed_sentence());
             text.push_str(&others_sentence(current));
         }
         text.push_str(&self.moves_sentence());
@@ -92,6 +94,23 @@ impl Subject<'_> {
             delay(candidate.prediction.delay),
             self.site_sentence(candidate),
         )
+    }
+
+    /// Of which paths W is assumed.
+    fn assumed_sentence(&self) -> String {
+        let of_candidates = self.candidates.iter().map(|candidate| candidate.path);
+        let names: Vec<_> = of_candidates
+            .filter(|path| self.assumed.contains(path))
+            .map(|path| self.name(path))
+            .collect();
+        match names.is_empty() {
+            true => String::new(),
+            false => format!(
+                " What {} carries has not shown yet: {} are assumed.",
+                names.join(" or "),
+                rate(RATE_ASSUMED)
+            ),
+        }
     }
 
     /// Other gateways' part of Q, and how much is known of them.

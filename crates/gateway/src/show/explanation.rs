@@ -52,6 +52,7 @@ impl View<'_> {
                 None => app.path.map(|path| (path, AssignedBy::Pin)),
             },
             spent: self.spent(app.peer),
+            assumed: self.assumed(&config[app.peer]),
             no_path: shown.no_path.as_deref(),
             hold_downs: self.hold_downs(&config[app.peer]),
             shared: &self.input.shared,

@@ -74,6 +74,16 @@ impl View<'_> {
             .collect()
     }
 
+    /// The paths to a peer of which nothing has shown what they carry.
+    pub(super) fn assumed(&self, peer: &Peer) -> BTreeSet<PathIndex> {
+        let all = (0..self.gateway.config.paths.len()).map(PathIndex);
+        let is_assumed = |path: PathIndex| {
+            self.path(path, peer)
+                .is_some_and(|shown| shown.rate_assumed)
+        };
+        all.filter(|path| is_assumed(*path)).collect()
+    }
+
     /// A path to the peer is up.
     fn is_reached(&self, peer: &Peer) -> bool {
         let session = self.session(peer.name.as_str());

@@ -152,6 +152,11 @@ enum Phase {
     Competing(Competing),
 }
 
+/// What a path is planned with until something shows what it carries. Ours: with less, applications would stay away from a
+/// path for the reason that they have never used it, and what it carries would never be found. Where it carries less, that
+/// shows within seconds of use.
+pub const RATE_ASSUMED: Bandwidth = Bandwidth::from_mbit_per_second(20);
+
 /// The controller of one path's rate in one direction.
 #[derive(Clone, Debug)]
 pub struct PathRate {
@@ -310,6 +315,11 @@ impl PathRate {
     /// How long packets may queue.
     pub fn target_queue(&self) -> Duration {
         Duration::try_from_secs_f64(self.target()).unwrap_or(Duration::MAX)
+    }
+
+    /// No queue and no loss has shown yet what the path carries: [`Self::rate`] is the least of it.
+    pub fn is_least(&self) -> bool {
+        matches!(self.phase, Phase::Startup)
     }
 
     pub fn state(&self, now: Instant) -> State {

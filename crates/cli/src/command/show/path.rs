@@ -147,7 +147,11 @@ pub(super) fn text(path: &PathSnapshot, style: Style) -> String {
     );
     if let Some(state) = &path.rate_state {
         let pace = human::rate(path.stats.pacing_rate);
-        fields.add("rate", format!("{pace}, found by the gateway: {state}"));
+        let found = match path.rate_assumed {
+            true => format!("{pace} or more, since nothing has needed more yet"),
+            false => format!("{pace}, found by the gateway: {state}"),
+        };
+        fields.add("rate", found);
     }
     add_terms(&mut fields, path, style);
     if let Some(line) = &path.shared_line {

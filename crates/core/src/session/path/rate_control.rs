@@ -181,6 +181,7 @@ impl RateControl {
         Some(RateSnapshot {
             state: controller.state(now),
             rate: controller.rate(),
+            is_least: controller.is_least(),
             window: controller.window(),
             queue: controller.queue(),
             target_queue: controller.target_queue(),
