@@ -111,7 +111,7 @@ impl Gateway {
 
     fn app_history(&self, name: &str, range: &TimeRange) -> Result<AppHistory, ErrorResponse> {
         let index = self.config.app_named(name);
-        let index = index.ok_or_else(|| not_found("application", name))?;
+        let index = index.ok_or_else(|| self.no_application(name))?;
         let peer = self.config[self.config[index].peer].name.to_string();
         let key = SeriesKey {
             name: name.to_owned(),

@@ -236,7 +236,7 @@ impl Gateway {
     fn app_index(&self, name: &str) -> Result<AppIndex, ErrorResponse> {
         self.config
             .app_named(name)
-            .ok_or_else(|| not_found("application", name))
+            .ok_or_else(|| self.no_application(name))
     }
 
     fn path_index(&self, name: &str) -> Result<PathIndex, ErrorResponse> {

@@ -1,13 +1,16 @@
 //! Tenants in the control protocol's types.
 
-use std::{collections::BTreeMap, fmt::Write};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write,
+};
 
 use ipnet::IpNet;
 use keiro_control::{
     config::{AppIndex, Config, Mapping, Tenant},
     protocol::{
-        AddressField, DeviceState, EventKind, MappedNetwork, Side, Stats, TenantPathSnapshot,
-        TenantPeerSnapshot, TenantSnapshot,
+        AddressField, DeviceState, ErrorCode, ErrorResponse, EventKind, MappedNetwork, Side, Stats,
+        TenantPathSnapshot, TenantPeerSnapshot, TenantSnapshot,
     },
     rounded::bytes,
 };
@@ -20,6 +23,7 @@ use crate::{
         command::DataThreadGone,
         tunnels::{PrefixFault, PrefixMismatch, TenantFigures},
     },
+    error_response::not_found,
     gateway::Gateway,
     loss_need::apps_of_packets,
     tenants::DeviceHealth,
@@ -44,6 +48,22 @@ impl Gateway {
         Ok(tenants
             .map(|tenant| self.tenant(tenant, of(tenant.id)))
             .collect())
+    }
+
+    /// That no application has this name; if a tenant has, which ones carry its packets.
+    pub(crate) fn no_application(&self, name: &str) -> ErrorResponse {
+        let Some(tenant) = self.config.tenant_named(name) else {
+            return not_found("application", name);
+        };
+        let apps: BTreeSet<_> = apps_of_packets(tenant).collect();
+        let names = apps.iter().map(|app| self.config[*app].name.as_str());
+        let carrying: Vec<&str> = names.take(TENANTS_EXPLAINED_MAX).collect();
+        let message = format!("`{name}` is a tenant, not an application");
+        let hint = match carrying.is_empty() {
+            true => format!("`keiro show tenant {name}` shows it"),
+            false => format!("its packets are carried by {}", carrying.join(", ")),
+        };
+        ErrorResponse::new(ErrorCode::NotFound, message, &hint)
     }
 
     /// Sentences about the tenants whose packets an application carries, or whose it is itself, with
