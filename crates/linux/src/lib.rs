@@ -1,6 +1,7 @@
 //! Sockets, timers, namespaces and other kernel interfaces; the only crate with unsafe code.
 
 pub mod acceptor;
+pub mod bfd_socket;
 pub mod bgp_socket;
 pub mod bpf;
 pub mod clock;

@@ -1,0 +1,247 @@
+//! UDP sockets for BFD over one hop (RFC 5881): source ports, and the TTL of what is sent and received.
+
+use std::{
+    io::{self, IoSliceMut},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    ops::RangeInclusive,
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
+};
+
+use nix::{
+    cmsg_space,
+    sys::socket::{
+        ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt,
+        sockopt::{Ipv4RecvTtl, Ipv6RecvHopLimit},
+    },
+};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::interface;
+
+/// An address family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum IpVersion {
+    V4,
+    V6,
+}
+
+/// Receives the packets of all neighbours of one address family. Never blocks.
+#[derive(Debug)]
+pub struct Receiver {
+    socket: UdpSocket,
+}
+
+/// A received datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Its length; what the buffer has no room for is lost.
+    pub length: usize,
+    pub from: IpAddr,
+    /// Its TTL or hop limit; `None`: the kernel did not report it.
+    pub ttl: Option<u8>,
+}
+
+/// Where packets to one neighbour go, and from where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    pub address: IpAddr,
+    pub port: u16,
+    /// The source address; `None`: the kernel's choice for each packet.
+    pub local: Option<IpAddr>,
+    /// The interface; `None`: that of the route.
+    pub interface: Option<String>,
+}
+
+/// Sends the packets to one neighbour, always from the same port, with TTL or hop limit 255. Never blocks.
+#[derive(Debug)]
+pub struct Sender {
+    socket: UdpSocket,
+    to: SocketAddr,
+}
+
+impl IpVersion {
+    pub const fn of(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(_) => Self::V4,
+            IpAddr::V6(_) => Self::V6,
+        }
+    }
+}
+
+impl Receiver {
+    /// Opens the port at all addresses of a family.
+    ///
+    /// # Errors
+    /// Another program has the port.
+    pub fn open(version: IpVersion, port: u16) -> io::Result<Self> {
+        let any: IpAddr = match version {
+            IpVersion::V4 => Ipv4Addr::UNSPECIFIED.into(),
+            IpVersion::V6 => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let address = SocketAddr::new(any, port);
+        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+        socket.set_nonblocking(true)?;
+        match version {
+            IpVersion::V4 => setsockopt(&socket, Ipv4RecvTtl, &true)?,
+            IpVersion::V6 => {
+                socket.set_only_v6(true)?;
+                setsockopt(&socket, Ipv6RecvHopLimit, &true)?;
+            }
+        }
+        socket.bind(&address.into())?;
+        Ok(Self {
+            socket: socket.into(),
+        })
+    }
+
+    /// The next datagram; `None`: none waits.
+    ///
+    /// # Errors
+    /// The socket is broken.
+    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<Received>> {
+        let mut parts = [IoSliceMut::new(buffer)];
+        let mut space = cmsg_space!(libc::c_int);
+        let descriptor = self.socket.as_raw_fd();
+        let message = loop {
+            let flags = MsgFlags::MSG_DONTWAIT;
+            match recvmsg::<SockaddrStorage>(descriptor, &mut parts, Some(&mut space), flags) {
+                Ok(message) => break message,
+                Err(nix::errno::Errno::EAGAIN) => return Ok(None),
+                Err(nix::errno::Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        };
+        let ttl = message.cmsgs()?.find_map(|part| match part {
+            ControlMessageOwned::Ipv4Ttl(ttl) | ControlMessageOwned::Ipv6HopLimit(ttl) => {
+                u8::try_from(ttl).ok()
+            }
+            _ => None,
+        });
+        let from = message.address.and_then(|address| {
+            let v4 = address.as_sockaddr_in().map(|it| it.ip().into());
+            v4.or_else(|| address.as_sockaddr_in6().map(|it| it.ip().into()))
+        });
+        Ok(Some(Received {
+            length: message.bytes,
+            // A datagram has a source.
+            from: from.unwrap_or(Ipv4Addr::UNSPECIFIED.into()),
+            ttl,
+        }))
+    }
+}
+
+impl AsFd for Receiver {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Sender {
+    /// Opens a socket at a free port of `ports`; `start` says at which to look first.
+    ///
+    /// # Errors
+    /// No such local address or interface, or none of [`PORTS_TRIED`] ports is free.
+    pub fn open(target: &Target, ports: RangeInclusive<u16>, start: u16) -> io::Result<Self> {
+        let to = SocketAddr::new(target.address, target.port);
+        let any: IpAddr = match target.address {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let socket = Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP))?;
+        socket.set_nonblocking(true)?;
+        match target.address {
+            IpAddr::V4(_) => {
+                socket.set_ttl_v4(HOPS)?;
+                socket.set_tos_v4(NETWORK_CONTROL)?;
+            }
+            IpAddr::V6(_) => {
+                socket.set_only_v6(true)?;
+                socket.set_unicast_hops_v6(HOPS)?;
+                socket.set_tclass_v6(NETWORK_CONTROL)?;
+            }
+        }
+        interface::bind_to(&socket, target.interface.as_deref())?;
+        // Nothing is read from it.
+        socket.set_recv_buffer_size(0)?;
+        let width = u32::from(ports.end() - ports.start()) + 1;
+        let local = target.local.unwrap_or(any);
+        let mut last = None;
+        for number in 0..PORTS_TRIED.min(width) {
+            let offset = (u32::from(start) + number) % width;
+            let port = ports.start() + offset as u16;
+            match socket.bind(&SocketAddr::new(local, port).into()) {
+                Ok(()) => {
+                    let socket = socket.into();
+                    return Ok(Self { socket, to });
+                }
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => last = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| io::ErrorKind::AddrInUse.into()))
+    }
+
+    /// Sends a packet. What the kernel has no room for is dropped.
+    ///
+    /// # Errors
+    /// No route to the neighbour, or its link is down.
+    pub fn send(&self, payload: &[u8]) -> io::Result<()> {
+        match self.socket.send_to(payload, self.to) {
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The port that it sends from.
+    ///
+    /// # Errors
+    /// None is known.
+    pub fn port(&self) -> io::Result<u16> {
+        Ok(self.socket.local_addr()?.port())
+    }
+}
+
+/// Ports tried before a socket is given up. Ours.
+pub const PORTS_TRIED: u32 = 64;
+/// Maximum TTL (RFC 5881 §5).
+const HOPS: u32 = 255;
+/// DSCP CS6, network control (RFC 4594 §3.1).
+const NETWORK_CONTROL: u32 = 0xc0;
+
+#[cfg(test)]
+mod tests {
+    use keiro_testing::eventually;
+
+    use super::*;
+
+    #[test]
+    fn datagrams_arrive_with_their_ttl_and_from_a_port_of_the_range() {
+        for (version, loopback) in [(IpVersion::V4, "127.0.0.1"), (IpVersion::V6, "::1")] {
+            let receiver = Receiver::open(version, 0).unwrap();
+            let port = receiver.socket.local_addr().unwrap().port();
+            let address: IpAddr = loopback.parse().unwrap();
+            let target = Target {
+                address,
+                port,
+                local: Some(address),
+                interface: None,
+            };
+            let sender = Sender::open(&target, 49_152..=65_535, 12_345).unwrap();
+            let second = Sender::open(&target, 49_152..=65_535, 12_345).unwrap();
+            assert!(sender.port().unwrap() >= 49_152);
+            assert_ne!(sender.port().unwrap(), second.port().unwrap());
+            sender.send(b"hello").unwrap();
+            let mut buffer = [0; 3];
+            let received = eventually("a datagram", || receiver.receive(&mut buffer).unwrap());
+            assert_eq!((received.from, received.ttl), (address, Some(255)));
+            // What there is no room for is lost.
+            assert_eq!((received.length, &buffer), (3, b"hel"));
+            let other = UdpSocket::bind((address, 0)).unwrap();
+            other.send_to(b"x", (address, port)).unwrap();
+            let received = eventually("a datagram", || receiver.receive(&mut buffer).unwrap());
+            assert_eq!(received.ttl, Some(64));
+            assert_eq!(receiver.receive(&mut buffer).unwrap(), None);
+        }
+    }
+}
