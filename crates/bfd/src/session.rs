@@ -102,7 +102,7 @@ struct Remote {
     received_at: Instant,
 }
 
-/// An interval that we tell the neighbour, and the one in use until the neighbour has answered.
+/// An interval as advertised to the neighbour, and the one in use until the neighbour has answered.
 #[derive(Clone, Copy, Debug)]
 struct Agreed {
     advertised: Duration,

@@ -158,7 +158,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// Ends a session. [`poll_transmit`](Self::poll_transmit) then has packets that tell the neighbour
+    /// Ends a session. [`poll_transmit`](Self::poll_transmit) then has packets that inform the neighbour
     /// that it was disabled and did not fail.
     pub fn remove(&mut self, id: SessionId) {
         let Some(entry) = self.all.remove(&id) else {

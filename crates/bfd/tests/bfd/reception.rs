@@ -253,7 +253,7 @@ fn a_removed_session_says_that_it_was_disabled_and_hears_nothing_more() {
     assert_eq!(router.receive(&packet), Err(Discard::UnknownDiscriminator));
     assert_eq!(router.sessions.poll_timeout(), None);
     assert_eq!(router.sessions.status(ID), None);
-    // Nobody waits for what was there before.
+    // What was there before is of no interest.
     assert_eq!(router.events(), []);
 }
 
