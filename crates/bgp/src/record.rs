@@ -40,6 +40,8 @@ pub fn write(now: Instant, input: &Input) -> String {
         }
         Input::LinkDown(id) => write!(line, "link-down {}", id.0),
         Input::LinkUp(id) => write!(line, "link-up {}", id.0),
+        Input::BfdDown(id) => write!(line, "bfd-down {}", id.0),
+        Input::BfdUp(id) => write!(line, "bfd-up {}", id.0),
         Input::Timeout => write!(line, "timeout"),
         Input::Originate(prefix) => write!(line, "originate {prefix}"),
         Input::Retract(prefix) => write!(line, "retract {prefix}"),
@@ -87,6 +89,8 @@ fn parse(words: &[&str]) -> Option<(Instant, Input)> {
         }
         ["link-down", id] => Input::LinkDown(neighbour(id)?),
         ["link-up", id] => Input::LinkUp(neighbour(id)?),
+        ["bfd-down", id] => Input::BfdDown(neighbour(id)?),
+        ["bfd-up", id] => Input::BfdUp(neighbour(id)?),
         ["timeout"] => Input::Timeout,
         ["originate", prefix] => Input::Originate(get(prefix)?),
         ["retract", prefix] => Input::Retract(get(prefix)?),
@@ -207,6 +211,8 @@ mod tests {
             Input::Received(connection, vec![0, 255, 16]),
             Input::LinkDown(id),
             Input::LinkUp(id),
+            Input::BfdDown(id),
+            Input::BfdUp(id),
             Input::Timeout,
             Input::Originate("10.0.0.0/8".parse().unwrap()),
             Input::Retract("2001:db8::/32".parse().unwrap()),

@@ -88,6 +88,11 @@ pub enum Input {
     LinkDown(NeighbourId),
     /// The link to the neighbour is up again; that is also the initial assumption.
     LinkUp(NeighbourId),
+    /// BFD has found that no packets pass between the neighbour and this router: its session ends at
+    /// once, and no routes are kept for a restart (RFC 5882 §4.3). Attempts to connect go on.
+    BfdDown(NeighbourId),
+    /// Packets pass again.
+    BfdUp(NeighbourId),
     /// The time of [`Speaker::poll_timeout`] has come.
     Timeout,
     Originate(IpNet),

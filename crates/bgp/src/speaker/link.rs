@@ -1,4 +1,4 @@
-//! Links to directly connected neighbours that go down and come up.
+//! Links to directly connected neighbours that go down and come up, and what BFD finds on them.
 
 use keiro_units::Instant;
 
@@ -23,6 +23,26 @@ impl Speaker {
         if !std::mem::take(&mut neighbour.link_down) {
             return;
         }
+        self.retry_at_once(now, id);
+    }
+
+    pub(super) fn on_bfd_down(&mut self, now: Instant, id: NeighbourId) {
+        for direction in [Direction::Outgoing, Direction::Incoming] {
+            self.with_session(now, ConnectionId::new(id, direction), |session, out| {
+                session.cease(CEASE_BFD_DOWN, "BFD is down", out);
+            });
+        }
+        self.drop_stale(id);
+    }
+
+    pub(super) fn on_bfd_up(&mut self, now: Instant, id: NeighbourId) {
+        if !self.neighbour_mut(id).link_down {
+            self.retry_at_once(now, id);
+        }
+    }
+
+    fn retry_at_once(&mut self, now: Instant, id: NeighbourId) {
+        let neighbour = self.neighbour_mut(id);
         // The failures before were those of the link.
         neighbour.failures = 0;
         let idle = neighbour
@@ -36,3 +56,6 @@ impl Speaker {
         }
     }
 }
+
+/// Cease subcode: BFD down (RFC 9384).
+const CEASE_BFD_DOWN: u8 = 10;

@@ -152,6 +152,8 @@ impl Speaker {
             }
             Input::LinkDown(id) => self.on_link_down(now, id),
             Input::LinkUp(id) => self.on_link_up(now, id),
+            Input::BfdDown(id) => self.on_bfd_down(now, id),
+            Input::BfdUp(id) => self.on_bfd_up(now, id),
             Input::Timeout => self.handle_timeout(now),
             Input::Originate(prefix) => self.originate(prefix),
             Input::Retract(prefix) => self.retract(prefix),

@@ -158,6 +158,35 @@ fn a_link_that_is_down_ends_the_session_at_once_and_keeps_nothing() {
 }
 
 #[test]
+fn a_path_that_bfd_finds_broken_ends_the_session_at_once_and_keeps_nothing() {
+    let mut network = restartable();
+    network.hand(0, Input::BfdDown(FIRST));
+    assert!(!network.nodes[0].speaker.is_up(FIRST));
+    assert!(prefixes(&network).is_empty());
+    network.settle();
+    let reasons = |node: usize| {
+        let events = network.nodes[node].events.iter();
+        let down = events.filter_map(|event| match event {
+            Event::Down(_, down) => Some(down.reason.clone()),
+            _ => None,
+        });
+        down.collect::<Vec<_>>()
+    };
+    assert_eq!(reasons(0), ["BFD is down"]);
+    // The neighbour hears it by RFC 9384, if it hears anything.
+    let [theirs] = &reasons(1)[..] else {
+        panic!("{:?}", reasons(1));
+    };
+    assert!(theirs.ends_with("subcode 10"), "{theirs}");
+    // A neighbour may begin BFD with the session only, so the session is tried without.
+    network.pass(Duration::from_secs(10));
+    assert!(network.nodes[0].speaker.is_up(FIRST));
+    network.hand(0, Input::BfdUp(FIRST));
+    network.settle();
+    assert!(network.nodes[0].speaker.is_up(FIRST));
+}
+
+#[test]
 fn a_link_that_was_never_up_and_a_second_notice_change_nothing() {
     let mut network = listener(65001, |_| ());
     network.hand(0, Input::LinkUp(FIRST));
