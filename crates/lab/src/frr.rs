@@ -1,4 +1,4 @@
-//! FRR routers in hosts of a laboratory: zebra and bgpd of Debian's package.
+//! FRR routers in hosts of a laboratory: zebra, bgpd and bfdd of Debian's package.
 //!
 //! The caller provides the configuration.
 
@@ -22,10 +22,11 @@ use crate::{Host, LabError, Process};
 pub struct Router {
     host: String,
     directory: TempDir,
-    processes: Vec<Process>,
+    /// Daemons by name, in the order of their start.
+    processes: Vec<(&'static str, Process)>,
 }
 
-/// Sends commands to a router's bgpd over one connection; a command takes effect at once.
+/// Sends commands to a router's daemon over one connection; a command takes effect at once.
 #[derive(Debug)]
 pub struct Operator {
     stream: UnixStream,
@@ -56,7 +57,7 @@ pub enum FrrError {
     /// It was started, but does not answer.
     #[error("{daemon} of {host} does not start: {log}")]
     Start {
-        /// `zebra` or `bgpd`.
+        /// `zebra`, `bgpd` or `bfdd`.
         daemon: &'static str,
         host: String,
         log: String,
@@ -114,7 +115,25 @@ impl Router {
         bgpd: &str,
         vrfs: &[Vrf<'_>],
     ) -> Result<Self, FrrError> {
-        if !Path::new(DAEMONS).join("bgpd").exists() {
+        Self::start_daemons(host, &[("zebra", zebra), ("bgpd", bgpd)], vrfs)
+    }
+
+    /// Starts the daemons and bfdd with its configuration.
+    ///
+    /// # Errors
+    /// See [`FrrError`].
+    pub fn start_with_bfd(host: &Host, bgpd: &str, bfdd: &str) -> Result<Self, FrrError> {
+        let daemons = [("zebra", ""), ("bfdd", bfdd), ("bgpd", bgpd)];
+        Self::start_daemons(host, &daemons, &[])
+    }
+
+    fn start_daemons(
+        host: &Host,
+        daemons: &[(&'static str, &str)],
+        vrfs: &[Vrf<'_>],
+    ) -> Result<Self, FrrError> {
+        let missing = |daemon: &str| !Path::new(DAEMONS).join(daemon).exists();
+        if daemons.iter().any(|(daemon, _)| missing(daemon)) {
             return Err(FrrError::Missing);
         }
         let directory = tempfile::Builder::new().prefix("keiro-frr-").tempdir();
@@ -127,9 +146,10 @@ impl Router {
             directory,
             processes: Vec::new(),
         };
-        let zebra = format!("hostname zebra\n{zebra}");
-        for (daemon, config) in [("zebra", zebra.as_str()), ("bgpd", bgpd)] {
+        for &(daemon, config) in daemons {
             let file = router.path(&format!("{daemon}.conf"));
+            // An empty file would be refused.
+            let config = format!("hostname {daemon}\n{config}");
             fs::write(&file, config).map_err(at(&file))?;
             router.spawn(host, daemon, vrfs)?;
         }
@@ -158,7 +178,7 @@ impl Router {
             }
             thread::sleep(START_STEP);
         }
-        self.processes.push(process);
+        self.processes.push((daemon, process));
         Ok(())
     }
 
@@ -184,6 +204,9 @@ impl Router {
         command.arg("-f").arg(of("conf"));
         command.arg("-i").arg(of("pid"));
         command.arg("-z").arg(self.path("zserv.api"));
+        if daemon == "bfdd" {
+            command.arg("--bfdctl").arg(self.path("bfdd.sock"));
+        }
         command.arg("--vty_socket").arg(self.directory.path());
         // No TCP port for operators; the Unix socket is enough.
         command.args(["-P", "0", "-A", "127.0.0.1"]);
@@ -221,7 +244,15 @@ impl Router {
     /// # Errors
     /// It does not answer.
     pub fn operator(&self) -> Result<Operator, FrrError> {
-        let path = self.path("bgpd.vty");
+        self.operator_of("bgpd")
+    }
+
+    /// Connects to a daemon of it in the same way.
+    ///
+    /// # Errors
+    /// It does not answer, or was not started.
+    pub fn operator_of(&self, daemon: &str) -> Result<Operator, FrrError> {
+        let path = self.path(&format!("{daemon}.vty"));
         let stream = UnixStream::connect(&path).map_err(at(&path))?;
         let patient = stream.set_read_timeout(Some(ANSWER_WAIT));
         patient.map_err(at(&path))?;
@@ -230,9 +261,21 @@ impl Router {
         Ok(operator)
     }
 
-    /// The process numbers of zebra and bgpd.
+    /// The process numbers of the daemons, zebra's first.
     pub fn process_ids(&self) -> Vec<i32> {
-        self.processes.iter().map(Process::id).collect()
+        self.processes.iter().map(|(_, it)| it.id()).collect()
+    }
+
+    /// Sends a signal to daemons by name; others are not affected.
+    ///
+    /// # Errors
+    /// One of them has ended.
+    pub fn signal(&self, daemons: &[&str], number: i32) -> io::Result<()> {
+        let named = self.processes.iter();
+        for (_, process) in named.filter(|(name, _)| daemons.contains(name)) {
+            process.signal(number)?;
+        }
+        Ok(())
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -242,7 +285,7 @@ impl Router {
 
 impl Drop for Router {
     fn drop(&mut self) {
-        for process in self.processes.iter().rev() {
+        for (_, process) in self.processes.iter().rev() {
             // A process that does not end is killed with the laboratory.
             let _ = process.end(END_GRACE);
         }
