@@ -3,6 +3,7 @@
 //! TOML with units; unknown keys are refused. All problems come in one report, each with its place and
 //! what to try. [`Neighbour::speaker_config`] makes neighbours of the speaker from the values.
 
+mod bfd;
 mod comparison;
 mod file;
 mod read;
@@ -151,6 +152,8 @@ pub struct Neighbour {
     pub local: Option<IpAddr>,
     /// The next hop in announcements to it; `None`: the connection's local address.
     pub next_hop: Option<IpAddr>,
+    /// Intervals of BFD over one hop (RFC 5881); `None`: no BFD.
+    pub bfd: Option<keiro_bfd::Config>,
 }
 
 /// An egress peer of a border router.

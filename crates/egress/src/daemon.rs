@@ -7,6 +7,7 @@
 mod events;
 mod reload;
 mod report;
+mod session_bfd;
 mod session_links;
 
 use std::{
@@ -43,6 +44,7 @@ use self::reload::Reloading;
 pub(crate) use self::reload::{keep_speaker, keep_tables, keep_value, needs};
 pub use crate::handle::Handle;
 use crate::{
+    bfd::Bfd,
     config::{ConfigError, Neighbour, SpeakerConfig},
     connections::{Connections, Token},
     control::ControlSocket,
@@ -61,6 +63,7 @@ struct Wakeup {
     /// A descriptor of forwarding is ready.
     forwarding: bool,
     links: bool,
+    bfd: bool,
 }
 
 /// What distinguishes a border router from a server.
@@ -176,6 +179,7 @@ pub struct Daemon<R: Role> {
     pub(crate) links: Links,
     /// `None`: the end of a link is noticed when the hold time is over.
     link_watch: Option<LinkWatch>,
+    pub(crate) bfd: Bfd,
     epoll: Epoll,
     trigger: Arc<Trigger>,
     pub(crate) record: Option<BufWriter<File>>,
@@ -232,7 +236,9 @@ impl<R: Role> Daemon<R> {
         if let Some(control) = &control {
             epoll.add(control, CONTROL, Interest::Read)?;
         }
-        let daemon = Self {
+        let bfd = Bfd::new().context("eventfd")?;
+        epoll.add(bfd.waker(), BFD, Interest::Read)?;
+        let mut daemon = Self {
             role,
             config: config.clone(),
             neighbours: neighbours.into_iter().map(Some).collect(),
@@ -246,12 +252,14 @@ impl<R: Role> Daemon<R> {
             forwarding,
             links: Links::default(),
             link_watch: session_links::watch(&epoll),
+            bfd,
             epoll,
             trigger,
             record: None,
             inputs: VecDeque::new(),
         };
         daemon.watch_forwarding()?;
+        daemon.configure_bfd().map_err(|reason| anyhow!(reason))?;
         Ok(daemon)
     }
 
@@ -308,6 +316,9 @@ impl<R: Role> Daemon<R> {
             if wakeup.links || wakeup.forwarding {
                 self.follow_links();
             }
+            if wakeup.bfd {
+                self.follow_bfd();
+            }
             self.turn();
             if wakeup.reload {
                 self.reload(Vec::new());
@@ -342,6 +353,7 @@ impl<R: Role> Daemon<R> {
                 }
                 FORWARDING => wakeup.forwarding = true,
                 LINKS => wakeup.links = true,
+                BFD => wakeup.bfd = true,
                 CONTROL => {
                     if let Some(socket) = &self.control {
                         socket.accept();
@@ -569,3 +581,4 @@ const SIGNALS: u64 = 2;
 const CONTROL: u64 = 3;
 const FORWARDING: u64 = 4;
 const LINKS: u64 = 5;
+const BFD: u64 = 6;

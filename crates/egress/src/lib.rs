@@ -6,7 +6,7 @@
 //! - [`asbr`], [`endpoint`]: from routes and sessions to segments and tables;
 //! - [`forwarding`]: the trait that installs them, and an implementation in memory; [`kernel`]: in
 //!   the kernel;
-//! - `links`: links of neighbours, which end their sessions;
+//! - `links`: links of neighbours, which end their sessions; `bfd`: BFD with neighbours, in a thread;
 //! - [`multipath`]: which addresses MPTCP announces to a client; [`accounts`]: bytes and busy time
 //!   of connections; [`comparison`]: whether multipath is good for the clients of a prefix;
 //! - [`status`]: the status of a daemon; [`stats`]: its counters and gauges; [`control`]: the
@@ -18,6 +18,7 @@
 
 pub mod accounts;
 pub mod asbr;
+mod bfd;
 pub mod comparison;
 pub mod config;
 pub mod connections;

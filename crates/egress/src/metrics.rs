@@ -2,9 +2,16 @@
 //! figures.
 
 use keiro_stats_export::openmetrics::register_stats;
-use prometheus_client::{encoding::text::encode, registry::Registry};
+use prometheus_client::{
+    encoding::text::encode,
+    metrics::{counter::Counter, family::Family},
+    registry::Registry,
+};
 
 use crate::status::Status;
+
+/// Its label `reason` has the names of [`keiro_bfd::Discards`].
+const BFD_DISCARDED: &str = "keiro_egress_bfd_discarded";
 
 pub fn render(status: &Status) -> String {
     let mut registry = Registry::default();
@@ -21,6 +28,14 @@ pub fn render(status: &Status) -> String {
     );
     if let Some(comparison) = &status.comparison {
         register_stats(&mut registry, [(Vec::new(), &comparison.stats.0)]);
+    }
+    if let Some(discarded) = &status.bfd_discarded {
+        let by_reason = Family::<Vec<(&str, String)>, Counter>::default();
+        for (reason, count) in discarded {
+            let labels = vec![("reason", reason.clone())];
+            by_reason.get_or_create(&labels).inc_by(*count);
+        }
+        registry.register(BFD_DISCARDED, "Discarded BFD packets", by_reason);
     }
     let mut text = String::new();
     // Writing to a string cannot fail.
@@ -57,6 +72,7 @@ mod tests {
             asn: 65000,
             router_id: Ipv4Addr::LOCALHOST,
             vrps: None,
+            bfd_discarded: None,
             stats: Stats(EgressStats {
                 destinations: 1,
                 unknown_connections: 5,
@@ -91,6 +107,10 @@ mod tests {
             ],
         );
         assert!(!page.contains("comparison"), "{page}");
+        assert!(!page.contains("bfd"), "{page}");
+        status.bfd_discarded = Some([("ttl".to_owned(), 4)].into());
+        let line = r#"keiro_egress_bfd_discarded_total{reason="ttl"} 4"#;
+        assert_lines(&render(&status), &[line]);
         status.comparison = Some(ComparisonStatus {
             stats: Stats(ComparisonStats {
                 prefixes: 9,

@@ -17,6 +17,8 @@ keiro_stats::stats! {
         counter times_up: count, "Times that the session came up";
         counter malformed_updates: updates, "Malformed UPDATEs whose routes were treated as withdrawn";
         counter discarded_attributes: count, "Malformed attributes that were discarded, while their routes stayed";
+        gauge bfd_up: [flag], "The BFD session is up; absent without BFD";
+        counter bfd_failures: [count], "Times that the BFD session failed; absent without BFD";
     }
 
     /// One egress peer.
@@ -38,7 +40,7 @@ keiro_stats::stats! {
 
 #[cfg(test)]
 mod tests {
-    use keiro_stats_export::documentation::{check_tables, stats_table};
+    use keiro_stats_export::documentation::{check_tables, reasons_table, stats_table};
 
     use super::*;
 
@@ -50,6 +52,10 @@ mod tests {
             &[
                 ("stats: EgressStats", stats_table::<EgressStats>()),
                 ("stats: NeighbourStats", stats_table::<NeighbourStats>()),
+                (
+                    "reasons: Discards",
+                    reasons_table(&keiro_bfd::Discards::REASONS),
+                ),
                 ("stats: EgressPeerStats", stats_table::<EgressPeerStats>()),
                 ("stats: ComparisonStats", stats_table::<ComparisonStats>()),
             ],

@@ -28,6 +28,8 @@ pub struct Status {
     pub vrps: Option<usize>,
     #[serde(flatten)]
     pub stats: Stats<EgressStats>,
+    /// Discarded BFD packets by reason; `None`: no neighbour has BFD.
+    pub bfd_discarded: Option<BTreeMap<String, u64>>,
     /// Why the last new configuration was rejected; `None`: it was not.
     pub config_rejected: Option<String>,
     /// Egress peers come first.
@@ -87,6 +89,15 @@ pub enum DaemonEvent {
     },
     /// A decision about a client prefix.
     Compared(Compared),
+    /// The BFD session with a neighbour came up.
+    BfdUp {
+        neighbour: String,
+    },
+    /// It failed, or the neighbour has disabled it.
+    BfdDown {
+        neighbour: String,
+        reason: String,
+    },
     /// A change of forwarding failed.
     Refused {
         /// The change, and why it failed.
@@ -227,6 +238,27 @@ pub struct NeighbourStatus {
     pub stats: Stats<NeighbourStats>,
     /// Why the session was last down; `None`: it never was.
     pub last_error: Option<String>,
+    /// `None`: no BFD with it.
+    pub bfd: Option<BfdStatus>,
+}
+
+/// A BFD session with a neighbour. States are `admin_down`, `down`, `init` or `up`; diagnostics have
+/// the names of RFC 5880 §4.1.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BfdStatus {
+    pub state: String,
+    pub remote_state: String,
+    /// Why it was last down; `none`: it never was up.
+    pub diagnostic: String,
+    pub remote_diagnostic: String,
+    /// The longest time between packets sent; `None`: the neighbour wants none.
+    pub send_interval_us: Option<u64>,
+    /// The session fails after this time without a packet; `None`: it is down.
+    pub detection_time_us: Option<u64>,
+    /// For how long it has been in its state.
+    pub last_change_seconds: u64,
+    /// Why the last packet could not be sent; `None`: it was.
+    pub send_error: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -79,7 +79,11 @@ impl Receiver {
             IpVersion::V6 => Ipv6Addr::UNSPECIFIED.into(),
         };
         let address = SocketAddr::new(any, port);
-        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+        let socket = Socket::new(
+            Domain::for_address(address),
+            Type::DGRAM,
+            Some(Protocol::UDP),
+        )?;
         socket.set_nonblocking(true)?;
         match version {
             IpVersion::V4 => setsockopt(&socket, Ipv4RecvTtl, &true)?,

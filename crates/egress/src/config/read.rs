@@ -29,6 +29,7 @@ use toml::Spanned;
 use super::{
     AsbrConfig, Behaviour, Class, EgressPeer, EndpointConfig, EndpointPeer, Mptcp, Neighbour,
     SpeakerConfig,
+    bfd::{self, BfdEntry},
     comparison::{self, ComparisonEntry},
     file, roas,
     rules::Filter,
@@ -147,6 +148,7 @@ struct Peer {
     ttl_security: bool,
     local_address: Option<IpAddr>,
     next_hop: Option<IpAddr>,
+    bfd: Option<Spanned<BfdEntry>>,
     #[serde(default)]
     import: Filter,
     #[serde(default)]
@@ -523,6 +525,7 @@ fn reflector(
         one_hop: it.ttl_security,
         local: it.local_address,
         next_hop: it.next_hop,
+        bfd: None,
     })
 }
 
@@ -573,6 +576,7 @@ fn egress_neighbour(
         one_hop: it.ttl_security,
         local: it.local_address,
         next_hop: it.next_hop,
+        bfd: bfd::config(it.bfd.as_ref())?,
     })
 }
 

@@ -510,3 +510,56 @@ fn the_examples_of_the_documentation_are_valid() {
     let egress = EndpointConfig::parse(egress, "egress.toml").unwrap();
     assert_eq!(egress.mptcp, Mptcp::Precise);
 }
+
+#[test]
+fn bfd_is_on_or_off_or_has_intervals_that_a_process_can_keep() {
+    let of = |bfd: &str| {
+        let said = format!("asn = 65001\n{bfd}");
+        let text = ASBR.replacen("asn = 65001", &said, 1);
+        let config = AsbrConfig::parse(&text, "asbr.toml");
+        config.map(|config| {
+            let peers = config.peers.iter().map(|peer| peer.neighbour.bfd);
+            let own: Vec<_> = peers.collect();
+            assert_eq!(own[1], None, "the other peer has none");
+            own[0].map(|it| (it.interval.as_millis() as u64, it.multiplier))
+        })
+    };
+    let cases = [
+        ("", None),
+        ("bfd = false", None),
+        ("bfd = true", Some((50, 3))),
+        ("bfd = {}", Some((50, 3))),
+        (
+            "bfd = { interval = \"10ms\", multiplier = 1 }",
+            Some((10, 1)),
+        ),
+        ("bfd = { multiplier = 255 }", Some((50, 255))),
+        ("bfd.interval = \"60s\"", Some((60_000, 3))),
+    ];
+    for (bfd, expected) in cases {
+        assert_eq!(of(bfd).unwrap(), expected, "{bfd}");
+    }
+    for (bfd, message) in [
+        (
+            "bfd = { interval = \"9ms\" }",
+            "16:7: bfd: interval \"9ms\" is shorter",
+        ),
+        (
+            "bfd = { interval = \"2min\" }",
+            "16:7: bfd: interval \"2min\" is longer",
+        ),
+        (
+            "bfd = { multiplier = 0 }",
+            "16:7: bfd: multiplier 0 would end",
+        ),
+        ("bfd = { multiplier = 256 }", "16:"),
+        ("bfd = { intervall = \"50ms\" }", "did you mean `interval`"),
+        ("bfd = 50", "true, false, or { interval"),
+    ] {
+        let error = of(bfd).unwrap_err().to_string();
+        assert!(error.contains(message), "{bfd}: {error}");
+    }
+    // Reflectors may be behind other routers, and their routes are kept without them.
+    let text = ASBR.replacen("name = \"rr\"", "name = \"rr\"\nbfd = true", 1);
+    assert!(AsbrConfig::parse(&text, "asbr.toml").is_err());
+}

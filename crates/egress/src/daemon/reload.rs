@@ -23,6 +23,7 @@ use super::{Daemon, Handle, Role, now};
 use crate::{
     config::{ConfigError, Neighbour, SpeakerConfig},
     control::{Answer, Reply},
+    forwarding::ForwardingError,
     status::{DaemonEvent, Reloaded},
 };
 
@@ -193,13 +194,17 @@ impl<R: Role> Daemon<R> {
         let vrps = R::speaker_of(&config).vrps.clone();
         let before = self.policies(&fates);
         let forwarding = &mut *self.forwarding;
-        let (inputs, errors) = self.role.adopt(config, &ids, &self.speaker, forwarding);
+        let (inputs, mut errors) = self.role.adopt(config, &ids, &self.speaker, forwarding);
         for ((neighbour, fate), id) in new.into_iter().zip(&fates).zip(&ids) {
             self.put(neighbour, *fate, *id, &before, &mut reloaded);
         }
         self.set_vrps(vrps);
         self.end_record(&reloaded, !inputs.is_empty());
         self.inputs.extend(inputs);
+        if let Err(reason) = self.configure_bfd() {
+            let what = "BFD as configured".to_owned();
+            errors.push(ForwardingError { what, reason });
+        }
         self.report_errors(&errors);
         let refused = errors.iter().take(REFUSED_SHOWN);
         reloaded.refused = refused.map(ToString::to_string).collect();

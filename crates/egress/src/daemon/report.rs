@@ -10,7 +10,7 @@ use keiro_bgp::{address::Destination, rib::NeighbourId, session::State};
 use keiro_linux::clock;
 use keiro_stats_export::Stats;
 
-use super::{Daemon, PeerState, Role, now};
+use super::{Daemon, PeerState, Role, now, session_bfd};
 use crate::{
     control::{Answer, ControlSocket, Reply, Request},
     forwarding::ForwardingError,
@@ -179,10 +179,14 @@ impl<R: Role> Daemon<R> {
 
     fn status(&self) -> Status {
         let now = now();
+        let bfd = self.bfd.snapshot();
+        let bfd_of = |id| bfd.as_ref().and_then(|all| all.sessions.get(&id));
         let neighbours = self.neighbours.iter().enumerate();
         let neighbours = neighbours.filter_map(|(place, config)| {
             let config = config.as_ref()?;
-            let status = self.speaker.status(NeighbourId(place as u16));
+            let id = NeighbourId(place as u16);
+            let status = self.speaker.status(id);
+            let session = bfd_of(id);
             let routes = status.routes.iter();
             Some(NeighbourStatus {
                 name: config.name.clone(),
@@ -198,8 +202,11 @@ impl<R: Role> Daemon<R> {
                     times_up: status.times_up,
                     malformed_updates: status.malformed_updates,
                     discarded_attributes: status.discarded_attributes,
+                    bfd_up: session.map(|it| it.status.state == keiro_bfd::State::Up),
+                    bfd_failures: session.map(|it| it.status.failures),
                 }),
                 last_error: status.last_error,
+                bfd: session.map(|it| session_bfd::status(it, now)),
             })
         });
         let mut peers = self.role.peers(&self.speaker);
@@ -215,6 +222,12 @@ impl<R: Role> Daemon<R> {
                 destinations: self.speaker.rib().len() as u64,
                 unknown_connections: self.connections.unknown_connections,
                 ..self.stats
+            }),
+            bfd_discarded: bfd.as_ref().map(|all| {
+                let by_reason = all.discards.by_reason().into_iter();
+                by_reason
+                    .map(|(reason, n)| (reason.to_owned(), n))
+                    .collect()
             }),
             config_rejected: self.reloading.rejected.clone(),
             neighbours: neighbours.collect(),

@@ -6,6 +6,7 @@
 //! ```
 
 mod asbr;
+mod bfd;
 #[path = "../support/mod.rs"]
 mod support;
 

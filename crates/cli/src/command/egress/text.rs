@@ -21,13 +21,14 @@ pub(super) fn status(status: &Status) -> String {
     let comparison = status.comparison.as_ref().map(comparison);
     let comparison = comparison.unwrap_or_default();
     format!(
-        "{}, AS {}, {}: {}\n{}\n{rpki}{rejected}\n{}\n{}{comparison}",
+        "{}, AS {}, {}: {}\n{}\n{rpki}{rejected}\n{}\n{}{}{comparison}",
         status.role,
         status.asn,
         status.router_id,
         figures::list(&status.stats.0),
         kernel_line(status.kernel.as_ref()),
         neighbours(status),
+        bfd(status),
         peers(&status.peers)
     )
 }
@@ -183,6 +184,46 @@ fn neighbours(status: &Status) -> Table {
         table.row(row);
     }
     table
+}
+
+/// BFD sessions, and what was discarded of their packets.
+fn bfd(status: &Status) -> String {
+    let Some(discarded) = &status.bfd_discarded else {
+        return String::new();
+    };
+    let mut table = Table::new(&[
+        "BFD with",
+        "state",
+        "there",
+        "sends every>",
+        "down after>",
+        "for>",
+        "last down",
+        "cannot send",
+    ]);
+    let milliseconds = |micros: u64| format!("{} ms", micros as f64 / 1e3);
+    for neighbour in &status.neighbours {
+        let Some(bfd) = &neighbour.bfd else { continue };
+        table.row([
+            neighbour.name.clone(),
+            bfd.state.clone(),
+            bfd.remote_state.clone(),
+            or_none(bfd.send_interval_us.map(milliseconds)),
+            or_none(bfd.detection_time_us.map(milliseconds)),
+            format!("{} s", bfd.last_change_seconds),
+            bfd.diagnostic.replace('_', " "),
+            or_none(bfd.send_error.as_ref()),
+        ]);
+    }
+    let counted = discarded.iter().filter(|(_, count)| **count > 0);
+    let counted: Vec<String> = counted
+        .map(|(reason, count)| format!("{} {count}", reason.replace('_', " ")))
+        .collect();
+    let discarded = match counted.is_empty() {
+        true => String::new(),
+        false => format!("BFD packets discarded: {}\n", counted.join(", ")),
+    };
+    format!("{table}{discarded}\n")
 }
 
 fn peers(peers: &[PeerStatus]) -> Table {

@@ -1,0 +1,108 @@
+//! The daemon's side of [`crate::bfd`]: which sessions there are, and what follows when one fails.
+
+use std::collections::BTreeMap;
+
+use keiro_bfd::{Change, Diagnostic, Failure, PORT};
+use keiro_bgp::{rib::NeighbourId, speaker::Input};
+use keiro_linux::bfd_socket::Target;
+use keiro_units::Instant;
+
+use super::{Daemon, Role};
+use crate::{
+    bfd::{Changes, SessionSnapshot, Wanted},
+    config::Neighbour,
+    status::{BfdStatus, DaemonEvent},
+};
+
+impl<R: Role> Daemon<R> {
+    /// Begins and ends BFD sessions with the neighbours that are configured now.
+    ///
+    /// # Errors
+    /// As [`Bfd::follow`](crate::bfd::Bfd::follow).
+    pub(crate) fn configure_bfd(&mut self) -> Result<(), String> {
+        let all = self.neighbours.iter().enumerate();
+        let wanted = all.filter_map(|(place, neighbour)| {
+            let id = NeighbourId(place as u16);
+            let wanted = wanted(neighbour.as_ref()?, self.role.interface_of(id))?;
+            Some((id, wanted))
+        });
+        let wanted: BTreeMap<NeighbourId, Wanted> = wanted.collect();
+        self.bfd.follow(wanted)
+    }
+
+    /// Ends sessions whose neighbour is not reached, and tries those again whose is.
+    pub(super) fn follow_bfd(&mut self) {
+        for (id, Changes { failed, last }) in self.bfd.take_changes() {
+            if let Some(failure) = failed {
+                self.on_bfd_failure(id, &failure);
+            }
+            let neighbour = self.name(id).to_owned();
+            match last {
+                Some(Change::Up) => {
+                    tracing::info!(peer = neighbour, "BFD is up");
+                    self.inputs.push_back(Input::BfdUp(id));
+                    self.notify_monitors(&DaemonEvent::BfdUp { neighbour });
+                }
+                Some(Change::DisabledByNeighbour) => {
+                    let reason = "the neighbour has disabled BFD".to_owned();
+                    tracing::warn!(
+                        peer = neighbour,
+                        "{reason}; the session stays, and its hold time notices failures"
+                    );
+                    self.notify_monitors(&DaemonEvent::BfdDown { neighbour, reason });
+                }
+                Some(Change::Down(_)) | None => {}
+            }
+        }
+    }
+
+    fn on_bfd_failure(&mut self, id: NeighbourId, failure: &Failure) {
+        let neighbour = self.name(id).to_owned();
+        let reason = reason(failure);
+        tracing::warn!(peer = neighbour, "BFD is down: {reason}");
+        self.notify_monitors(&DaemonEvent::BfdDown { neighbour, reason });
+        // Without a session the neighbour may be restarting, and then its BFD ends too, unless it says
+        // that it does not (RFC 5882 §4.3).
+        if self.speaker.is_up(id) || failure.control_plane_independent {
+            self.inputs.push_back(Input::BfdDown(id));
+        }
+    }
+}
+
+/// The session that a neighbour should have; `None`: none.
+fn wanted(neighbour: &Neighbour, interface: Option<&str>) -> Option<Wanted> {
+    Some(Wanted {
+        config: neighbour.bfd?,
+        target: Target {
+            address: neighbour.address,
+            port: PORT,
+            local: neighbour.local,
+            interface: interface.map(str::to_owned),
+        },
+    })
+}
+
+fn reason(failure: &Failure) -> String {
+    match failure.diagnostic {
+        Diagnostic::NeighbourSignalledDown => "the neighbour receives no packets".to_owned(),
+        _ => {
+            let millis = failure.detection_time.as_micros() as f64 / 1e3;
+            format!("no packet came for {millis} ms")
+        }
+    }
+}
+
+pub(super) fn status(of: &SessionSnapshot, now: Instant) -> BfdStatus {
+    let status = &of.status;
+    let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    BfdStatus {
+        state: status.state.name().to_owned(),
+        remote_state: status.remote_state.name().to_owned(),
+        diagnostic: status.diagnostic.name().to_owned(),
+        remote_diagnostic: status.remote_diagnostic.name().to_owned(),
+        send_interval_us: status.send_interval.map(micros),
+        detection_time_us: status.detection_time.map(micros),
+        last_change_seconds: (now - status.since).as_secs(),
+        send_error: of.send_error.clone(),
+    }
+}
