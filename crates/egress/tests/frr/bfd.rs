@@ -6,6 +6,7 @@
 
 use std::{
     path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -138,12 +139,14 @@ struct Network {
 }
 
 impl Network {
-    fn up(files: &Path) -> Self {
+    fn up(files: &Path, bgpd: &str) -> Self {
         let topology = Topology::parse(TOPOLOGY, "bfd").unwrap();
-        let name = format!("bfd{}", std::process::id());
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("bfd{}-{number}", std::process::id());
         let lab = Lab::builder(&topology).name(name).up().unwrap();
         let host = |name: &str| lab.host(name).unwrap();
-        let router = Router::start_with_bfd(host("transit"), TRANSIT, TRANSIT_BFD).unwrap();
+        let router = Router::start_with_bfd(host("transit"), bgpd, TRANSIT_BFD).unwrap();
         let socket = files.join("asbr.sock");
         let text = BORDER.replace("SOCKET", socket.to_str().unwrap());
         let config = AsbrConfig::parse(&text, "border").unwrap();
@@ -154,15 +157,13 @@ impl Network {
         let speaker = config.speaker.clone();
         let role = Endpoint::new(config);
         let server = Running::start(host("server"), role, speaker, files.join("server"));
-        let network = Self {
+        Self {
             router,
             border,
             server,
             socket,
             lab,
-        };
-        network.await_all();
-        network
+        }
     }
 
     fn host(&self, name: &str) -> &Host {
@@ -256,7 +257,8 @@ fn measured(network: &Network, what: &str, fail: impl Fn(), mend: impl Fn()) {
 #[test]
 fn a_transit_that_stops_or_is_cut_off_loses_its_segment_within_three_intervals() {
     let files = tempfile::tempdir().unwrap();
-    let network = Network::up(files.path());
+    let network = Network::up(files.path(), TRANSIT);
+    network.await_all();
     let daemons = ["bfdd", "bgpd"];
     measured(
         &network,
@@ -304,6 +306,70 @@ fn a_transit_that_stops_or_is_cut_off_loses_its_segment_within_three_intervals()
     drop((router, server));
     lab.down().unwrap();
 }
+
+#[test]
+fn a_table_that_keeps_the_event_loop_busy_delays_no_packet() {
+    let files = tempfile::tempdir().unwrap();
+    let networks = (0..ROUTES).map(|number| {
+        let (high, low) = (number >> 8, number & 0xff);
+        format!("  network 2001:db9:{high:x}{low:02x}::/48\n")
+    });
+    // BGP begins only when BFD is up.
+    let bgpd = TRANSIT
+        .replace(
+            " neighbor 192.0.2.2 ttl-security",
+            " neighbor 192.0.2.2 shutdown\n neighbor 192.0.2.2 ttl-security",
+        )
+        .replace(
+            "  network 2001:db8:c1::/48\n",
+            &format!(
+                "  neighbor 192.0.2.2 activate\n{}",
+                networks.collect::<String>()
+            ),
+        )
+        .replace("  neighbor 2001:db8:f::2 activate\n", "");
+    let network = Network::up(files.path(), &bgpd);
+    let state = |name: &str| network.neighbour(name);
+    wait_until("BFD is up", || state("four").stats.bfd_up == Some(true));
+    let mut at_transit = network.router.operator().unwrap();
+    for command in ["configure terminal", "router bgp 65001"] {
+        at_transit.command(command).unwrap();
+    }
+    at_transit
+        .command("no neighbor 192.0.2.2 shutdown")
+        .unwrap();
+    let mut longest = Duration::ZERO;
+    wait_until("all routes", || {
+        let asked = Instant::now();
+        let routes = state("four").routes.values().sum::<usize>();
+        longest = longest.max(asked.elapsed());
+        routes > ROUTES
+    });
+    let one = state("four");
+    println!("{ROUTES} routes: the event loop answered after {longest:?} at most");
+    assert!(
+        longest > Duration::from_millis(150),
+        "too few routes to show it"
+    );
+    assert_eq!((one.stats.bfd_failures, one.stats.times_up), (Some(0), 1));
+    assert_eq!(
+        one.bfd.unwrap().remote_diagnostic,
+        "none",
+        "nor has FRR missed packets"
+    );
+    let Network {
+        lab,
+        router,
+        border,
+        server,
+        ..
+    } = network;
+    drop((border, router, server));
+    lab.down().unwrap();
+}
+
+/// In an unoptimised build these take longer than a detection time.
+const ROUTES: usize = 20_000;
 
 /// FRR disables its sessions and enables them again: BGP goes on.
 fn check_admin_down(network: &Network) {
