@@ -123,6 +123,7 @@ fn permit(changes: AttributeChanges) -> Policy {
             action: PolicyAction::Permit(changes),
             ..Rule::default()
         }],
+        ..Policy::default()
     }
 }
 

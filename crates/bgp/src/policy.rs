@@ -17,6 +17,19 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     pub rules: Vec<Rule>,
+    pub graceful_shutdown: GracefulShutdown,
+}
+
+/// Which permitted routes are about to become unusable, and so are the last choice (RFC 8326).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GracefulShutdown {
+    /// None.
+    #[default]
+    Never,
+    /// Those that have the community GRACEFUL_SHUTDOWN.
+    Received,
+    /// All: the session is to be ended.
+    All,
 }
 
 /// One rule. A condition that is not set matches every route.
@@ -70,6 +83,9 @@ pub struct AttributeChanges {
     /// How often to prepend the own AS in addition to the usual once; on export to eBGP neighbours
     /// only.
     pub prepend: u8,
+    /// LOCAL_PREF 0 on import, whatever `local_pref` is; the community GRACEFUL_SHUTDOWN on export to
+    /// eBGP neighbours.
+    pub graceful_shutdown: bool,
 }
 
 impl Policy {
@@ -79,6 +95,7 @@ impl Policy {
                 action: Action::Permit(AttributeChanges::default()),
                 ..Rule::default()
             }],
+            ..Self::default()
         }
     }
 
@@ -106,10 +123,26 @@ impl Policy {
         })?;
         match rule.action {
             Action::Deny => None,
-            Action::Permit(changes) => Some(changes),
+            Action::Permit(changes) => Some(AttributeChanges {
+                graceful_shutdown: self.graceful_shutdown.is_of(attributes),
+                ..changes
+            }),
         }
     }
 }
+
+impl GracefulShutdown {
+    fn is_of(self, attributes: &Attributes) -> bool {
+        match self {
+            Self::Never => false,
+            Self::Received => attributes.communities.contains(&GRACEFUL_SHUTDOWN),
+            Self::All => true,
+        }
+    }
+}
+
+/// The community 65535:0 (RFC 8326 §5).
+pub(crate) const GRACEFUL_SHUTDOWN: u32 = 0xffff_0000;
 
 impl PrefixRange {
     /// Matches exactly one prefix.
@@ -141,7 +174,10 @@ impl AttributeChanges {
     /// Applies LOCAL_PREF and MED as on import.
     pub(crate) fn on_import(&self, attributes: Attributes) -> Attributes {
         Attributes {
-            local_pref: self.local_pref.or(attributes.local_pref),
+            local_pref: match self.graceful_shutdown {
+                true => Some(0),
+                false => self.local_pref.or(attributes.local_pref),
+            },
             med: self.med.or(attributes.med),
             ..attributes
         }
@@ -228,6 +264,7 @@ mod tests {
                     }),
                 },
             ],
+            ..Policy::default()
         };
         let none = Vrps::default();
         let evaluate =
@@ -258,6 +295,7 @@ mod tests {
                 rule(&[Validity::Valid], Action::Permit(preferred)),
                 rule(&[], Action::Permit(AttributeChanges::default())),
             ],
+            ..Policy::default()
         };
         assert!(policy.uses_validity() && !Policy::permit_all().uses_validity());
         let vrps = Vrps::new(vec![Vrp {

@@ -18,7 +18,7 @@ use crate::{
     address::{Destination, Family, RouteDistinguisher, RouteTarget},
     attributes::{Attributes, DEFAULT_LOCAL_PREF, same},
     nlri::Nlri,
-    policy::AttributeChanges,
+    policy::{AttributeChanges, GRACEFUL_SHUTDOWN},
     rib::{NeighbourId, Path, Source},
     srv6::Label,
     wire,
@@ -402,6 +402,10 @@ impl Speaker {
                 .copied()
                 .filter(|community| community >> 56 & NON_TRANSITIVE == 0)
                 .collect();
+            if changes.graceful_shutdown && !old.communities.contains(&GRACEFUL_SHUTDOWN) {
+                let with = old.communities.iter().copied().chain([GRACEFUL_SHUTDOWN]);
+                new.communities = with.collect();
+            }
             return Some(new);
         }
         let local = exported.path.source == Source::Local;

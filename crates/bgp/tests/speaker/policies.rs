@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use keiro_bgp::{
     address::{Destination, Family},
-    policy::{Action, AttributeChanges, Policy, PrefixRange, Rule},
+    policy::{Action, AttributeChanges, GracefulShutdown, Policy, PrefixRange, Rule},
     rib::NeighbourId,
     rpki::{Validity, Vrp, Vrps},
     speaker::{Event, Input, NeighbourConfig},
@@ -46,6 +46,7 @@ fn only(prefixes: &[&str], changes: AttributeChanges) -> Policy {
             action: Action::Permit(changes),
             ..Rule::default()
         }],
+        ..Policy::default()
     }
 }
 
@@ -70,6 +71,7 @@ fn say(network: &mut Network, med: u32) {
             action: Action::Permit(with),
             ..Rule::default()
         }],
+        ..Policy::default()
     };
     let config = transit.neighbours[0].clone();
     let now = network.now;
@@ -95,6 +97,50 @@ fn vrps(of: &[(&str, u32)]) -> Arc<Vrps> {
 /// The number of inputs of the border router so far.
 fn heard(network: &Network) -> usize {
     network.nodes[BORDER].log.len()
+}
+
+/// Has a node set what it does for graceful shutdowns, on import and export.
+fn set_graceful_shutdown(network: &mut Network, node: usize, import: bool, to: GracefulShutdown) {
+    let now = network.now;
+    let node = &mut network.nodes[node];
+    let config = &mut node.neighbours[0];
+    match import {
+        true => config.import.graceful_shutdown = to,
+        false => config.export.graceful_shutdown = to,
+    }
+    let config = config.clone();
+    node.speaker.set_policies(now, NeighbourId(0), config);
+    network.settle();
+}
+
+#[test]
+fn a_graceful_shutdown_makes_routes_the_last_choice_while_it_lasts() {
+    use GracefulShutdown::{All, Never, Received};
+    const TRANSIT: usize = 0;
+    let preferred = AttributeChanges {
+        local_pref: Some(200),
+        ..AttributeChanges::default()
+    };
+    let one = "2001:db8:1::/48";
+    let (mut network, _) = network(only(&[one], preferred));
+    set_graceful_shutdown(&mut network, BORDER, true, Received);
+    assert_eq!(preference(&network, one), Some(200));
+    // The transit is to go: its routes come again, with the community.
+    set_graceful_shutdown(&mut network, TRANSIT, false, All);
+    assert_eq!(preference(&network, one), Some(0), "whatever the rule says");
+    let destination = Destination::unicast(one.parse().unwrap());
+    let inside = &network.nodes[INSIDE].speaker;
+    let best = inside.rib().best(&destination).unwrap();
+    assert_eq!(best.attributes.local_pref, Some(0));
+    assert_eq!(best.attributes.communities[..], [0xffff_0000]);
+    set_graceful_shutdown(&mut network, BORDER, true, Never);
+    assert_eq!(preference(&network, one), Some(200), "not honoured");
+    set_graceful_shutdown(&mut network, BORDER, true, Received);
+    set_graceful_shutdown(&mut network, TRANSIT, false, Never);
+    assert_eq!(preference(&network, one), Some(200), "it is over");
+    // Drained from this side, without a word of the transit.
+    set_graceful_shutdown(&mut network, BORDER, true, All);
+    assert_eq!(preference(&network, one), Some(0));
 }
 
 #[test]
@@ -183,6 +229,7 @@ fn new_vrps_apply_at_once_without_a_route_refresh() {
             rule(Validity::Valid, permit),
             rule(Validity::NotFound, permit),
         ],
+        ..Policy::default()
     };
     let (mut network, _) = network(policy);
     assert_eq!(
@@ -242,7 +289,7 @@ fn policy(number: u8) -> Policy {
     let preferred = AttributeChanges {
         local_pref: Some(200),
         med: Some(7),
-        prepend: 0,
+        ..AttributeChanges::default()
     };
     let valid = |rest: Policy| {
         let mut rules = vec![Rule {
@@ -251,7 +298,10 @@ fn policy(number: u8) -> Policy {
             ..Rule::default()
         }];
         rules.extend(rest.rules);
-        Policy { rules }
+        Policy {
+            rules,
+            ..Policy::default()
+        }
     };
     match number {
         0 => Policy::default(),

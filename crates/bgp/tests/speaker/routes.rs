@@ -298,6 +298,7 @@ fn transits_get_our_prefixes_and_each_others_only_if_allowed() {
             }),
             ..Rule::default()
         }],
+        ..Policy::default()
     };
     for transit in [a, b] {
         let asn = 65001 + transit as u32;

@@ -16,7 +16,7 @@ use std::{
 use ipnet::{IpNet, Ipv6Net};
 use keiro_bgp::{
     address::{Family, RouteDistinguisher, RouteTarget},
-    policy::{Policy, Rule},
+    policy::{GracefulShutdown, Policy, Rule},
     rpki::Vrps,
 };
 use keiro_config::{
@@ -149,6 +149,10 @@ struct Peer {
     local_address: Option<IpAddr>,
     next_hop: Option<IpAddr>,
     bfd: Option<Spanned<BfdEntry>>,
+    #[serde(default = "yes")]
+    graceful_shutdown: bool,
+    #[serde(default)]
+    drain: bool,
     #[serde(default)]
     import: Filter,
     #[serde(default)]
@@ -562,8 +566,21 @@ fn egress_neighbour(
         port: it.port,
         asn: our_asn(peer_asn)?,
         families: families(it.ipv4, false),
-        import: values::guarded(it.import.policy(router.announce), router.locator),
-        export: it.export.policy(router.announce),
+        import: Policy {
+            graceful_shutdown: match (it.drain, it.graceful_shutdown) {
+                (true, _) => GracefulShutdown::All,
+                (false, true) => GracefulShutdown::Received,
+                (false, false) => GracefulShutdown::Never,
+            },
+            ..values::guarded(it.import.policy(router.announce), router.locator)
+        },
+        export: Policy {
+            graceful_shutdown: match it.drain {
+                true => GracefulShutdown::All,
+                false => GracefulShutdown::Never,
+            },
+            ..it.export.policy(router.announce)
+        },
         passive: it.passive,
         hold_time: hold_time(it.hold_time.as_ref())?,
         add_path: it.add_path,

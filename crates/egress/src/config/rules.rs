@@ -74,9 +74,11 @@ impl Filter {
                     action: Action::Permit(AttributeChanges::default()),
                     ..Rule::default()
                 }],
+                ..Policy::default()
             },
             Self::Rules(rules) => Policy {
                 rules: rules.iter().map(FilterRule::rule).collect(),
+                ..Policy::default()
             },
         }
     }
@@ -99,6 +101,7 @@ impl FilterRule {
                     local_pref: self.local_pref,
                     med: self.med,
                     prepend: self.prepend,
+                    graceful_shutdown: false,
                 }),
             },
         }

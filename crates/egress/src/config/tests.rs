@@ -563,3 +563,21 @@ fn bfd_is_on_or_off_or_has_intervals_that_a_process_can_keep() {
     let text = ASBR.replacen("name = \"rr\"", "name = \"rr\"\nbfd = true", 1);
     assert!(AsbrConfig::parse(&text, "asbr.toml").is_err());
 }
+
+#[test]
+fn a_peer_is_drained_by_a_key_and_its_own_wish_is_honoured_unless_that_is_off() {
+    use keiro_bgp::policy::GracefulShutdown::{All, Never, Received};
+    for (keys, import, export) in [
+        ("", Received, Never),
+        ("graceful_shutdown = false", Never, Never),
+        ("drain = true", All, All),
+        ("drain = true\ngraceful_shutdown = false", All, All),
+    ] {
+        let said = format!("asn = 65001\n{keys}");
+        let text = ASBR.replacen("asn = 65001", &said, 1);
+        let config = AsbrConfig::parse(&text, "asbr.toml").unwrap();
+        let peer = &config.peers[0].neighbour;
+        let found = (peer.import.graceful_shutdown, peer.export.graceful_shutdown);
+        assert_eq!(found, (import, export), "{keys}");
+    }
+}
