@@ -7,6 +7,7 @@
 
 mod asbr;
 mod bfd;
+mod drain;
 #[path = "../support/mod.rs"]
 mod support;
 
