@@ -45,10 +45,13 @@ impl<R: Role> Daemon<R> {
                 }
                 Some(Change::DisabledByNeighbour) => {
                     let reason = "the neighbour has disabled BFD".to_owned();
-                    tracing::warn!(
-                        peer = neighbour,
-                        "{reason}; the session stays, and its hold time notices failures"
-                    );
+                    match self.speaker.is_up(id) {
+                        true => tracing::warn!(
+                            peer = neighbour,
+                            "{reason}; the session stays, and its hold time notices failures"
+                        ),
+                        false => tracing::info!(peer = neighbour, "{reason}"),
+                    }
                     self.notify_monitors(&DaemonEvent::BfdDown { neighbour, reason });
                 }
                 Some(Change::Down(_)) | None => {}
