@@ -220,9 +220,10 @@ proptest! {
             let [(when, Change::Down(failure))] = pair.changes[of][..] else {
                 panic!("it went down once: {:?}", pair.changes[of]);
             };
-            if loss_percent[of] == 100 && failure.diagnostic == keiro_bfd::Diagnostic::DetectionTimeExpired {
+            if loss_percent[of] == 100 {
+                prop_assert_eq!(failure.diagnostic, keiro_bfd::Diagnostic::DetectionTimeExpired);
                 prop_assert_eq!(when, pair.received[of] + detection);
-            } else if loss_percent[of] == 0 {
+            } else {
                 // The other one says so, as soon as it has noticed.
                 let other = pair.changes[1 - of][0].0;
                 prop_assert!(when >= other && when - other <= CLEAN.delay_max, "{when} {other}");

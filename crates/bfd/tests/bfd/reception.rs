@@ -325,4 +325,43 @@ proptest! {
         // Our discriminator cannot be guessed.
         prop_assert_ne!(router.status().state, State::Up);
     }
+    #[test]
+    fn arbitrary_valid_packets_are_taken_by_the_rules_and_answered_by_few(
+        packets in prop::collection::vec((
+            0..3u8, 1..u32::MAX, 0..4u32, 0..16u32, 1..256u32, extreme(), extreme(), 1..2000u64,
+        ), 0..64),
+    ) {
+        let mut router = Router::new();
+        for (to, my, state, flags, multiplier, min_tx, min_rx, pause) in packets {
+            router.now += ms(pause);
+            router.sent();
+            let own = router.number();
+            let your = [0, own, own ^ 1][usize::from(to)];
+            let packet = Raw {
+                state,
+                poll: flags & 1,
+                last: flags >> 1 & 1,
+                independent: flags >> 2 & 1,
+                demand: flags >> 3 & 1,
+                multiplier,
+                my,
+                your,
+                min_tx,
+                min_rx,
+                ..Raw::down()
+            };
+            let expected = match (to, state) {
+                (0, INIT | UP) => Err(Discard::MissingDiscriminator),
+                (2, _) => Err(Discard::UnknownDiscriminator),
+                _ => Ok(ID),
+            };
+            prop_assert_eq!(router.receive(&packet), expected);
+            // An answer to its poll, a changed state, and what was due.
+            prop_assert!(router.sent().len() <= 3);
+        }
+    }
+}
+
+fn extreme() -> impl Strategy<Value = u32> {
+    prop_oneof![Just(0), Just(1), Just(u32::MAX), any::<u32>()]
 }
