@@ -23,6 +23,8 @@ impl Speaker {
         if !std::mem::take(&mut neighbour.link_down) {
             return;
         }
+        // The failures before were those of the link.
+        self.neighbour_mut(id).failures = 0;
         self.retry_at_once(now, id);
     }
 
@@ -35,6 +37,7 @@ impl Speaker {
         self.drop_stale(id);
     }
 
+    /// Failures still count: a path that comes and goes must not make each delay the shortest.
     pub(super) fn on_bfd_up(&mut self, now: Instant, id: NeighbourId) {
         if !self.neighbour_mut(id).link_down {
             self.retry_at_once(now, id);
@@ -43,8 +46,6 @@ impl Speaker {
 
     fn retry_at_once(&mut self, now: Instant, id: NeighbourId) {
         let neighbour = self.neighbour_mut(id);
-        // The failures before were those of the link.
-        neighbour.failures = 0;
         let idle = neighbour
             .sessions
             .iter()

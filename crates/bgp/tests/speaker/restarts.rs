@@ -181,9 +181,39 @@ fn a_path_that_bfd_finds_broken_ends_the_session_at_once_and_keeps_nothing() {
     // A neighbour may begin BFD with the session only, so the session is tried without.
     network.pass(Duration::from_secs(10));
     assert!(network.nodes[0].speaker.is_up(FIRST));
+}
+
+#[test]
+fn a_path_that_bfd_finds_again_is_tried_at_once_but_its_failures_still_count() {
+    let mut network = restartable();
+    // Only the first one connects.
+    network.hand(1, Input::LinkDown(FIRST));
+    for _ in 0..6 {
+        network.hand(0, Input::BfdDown(FIRST));
+        network.settle();
+        assert!(!network.nodes[0].speaker.is_up(FIRST));
+        network.hand(0, Input::BfdUp(FIRST));
+        network.settle();
+        assert!(network.nodes[0].speaker.is_up(FIRST));
+    }
+    network.hand(0, Input::BfdDown(FIRST));
+    network.pass(Duration::from_secs(5));
+    assert!(!network.nodes[0].speaker.is_up(FIRST), "it waits");
+    // Without carrier BFD starts nothing.
+    network.hand(0, Input::LinkDown(FIRST));
     network.hand(0, Input::BfdUp(FIRST));
     network.settle();
-    assert!(network.nodes[0].speaker.is_up(FIRST));
+    assert!(!network.nodes[0].speaker.is_up(FIRST));
+    assert_eq!(network.nodes[0].speaker.poll_timeout(), None);
+}
+
+#[test]
+fn a_path_that_bfd_finds_broken_during_a_restart_keeps_nothing() {
+    let mut network = restartable();
+    network.cut(0, FIRST);
+    assert_eq!(prefixes(&network).len(), 2, "kept");
+    network.hand(0, Input::BfdDown(FIRST));
+    assert!(prefixes(&network).is_empty());
 }
 
 #[test]
