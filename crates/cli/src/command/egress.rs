@@ -18,6 +18,7 @@ use keiro_egress::{
 };
 use keiro_linux::{
     epe::Report,
+    limit,
     privilege::{self, Capability, PrivilegeError, RunAs},
     signal::Signals,
 };
@@ -177,6 +178,8 @@ fn run<R: Role>(
     log(args.log_format, args.verbose);
     let signals =
         Signals::block().map_err(|error| Failure::new("cannot handle signals").because(error))?;
+    // Each neighbour has a connection, and each BFD session a socket.
+    limit::raise_open_files();
     // Over the configuration it would be written before the daemon looks.
     if let Some(path) = &args.record {
         refuse_overwriting(path, file)?;
