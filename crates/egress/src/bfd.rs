@@ -11,10 +11,9 @@ use std::{
     io,
     sync::{Arc, Mutex, PoisonError, mpsc},
     thread::JoinHandle,
-    time::Duration,
 };
 
-use keiro_bfd::{Change, Config, Discards, Failure, PORT};
+use keiro_bfd::{Change, Config, Discards, Failure, PORT, SessionId};
 use keiro_bgp::rib::NeighbourId;
 use keiro_linux::{
     bfd_socket::{IpVersion, Receiver, Target},
@@ -27,7 +26,11 @@ use thread::Command;
 pub(crate) struct Bfd {
     /// `None`: no neighbour has BFD.
     thread: Option<Thread>,
-    wanted: BTreeMap<NeighbourId, Wanted>,
+    wanted: BTreeMap<NeighbourId, (SessionId, Wanted)>,
+    /// Each session has a number of its own, so that nothing about an ended one is taken for news of
+    /// a neighbour that has its [`NeighbourId`] after a reload.
+    next_session: u32,
+    port: u16,
     news: Arc<News>,
 }
 
@@ -54,7 +57,7 @@ pub(crate) struct Snapshot {
     pub(crate) discards: Discards,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct SessionSnapshot {
     pub(crate) status: keiro_bfd::Status,
     /// Why its last packet could not be sent; `None`: it was.
@@ -70,14 +73,20 @@ struct Thread {
 
 /// What the thread leaves for the daemon.
 struct News {
-    changes: Mutex<BTreeMap<NeighbourId, Changes>>,
+    changes: Mutex<BTreeMap<SessionId, Changes>>,
+    /// The last state of all sessions; `None`: the thread has not begun.
+    published: Mutex<Option<Arc<Published>>>,
     waker: Waker,
+}
+
+/// The state of all sessions.
+struct Published {
+    sessions: BTreeMap<SessionId, SessionSnapshot>,
+    discards: Discards,
 }
 
 /// Commands that the thread has not handled. Ours; sending waits for room.
 const COMMANDS_MAX: usize = 1024;
-/// How long the daemon waits for a snapshot. Ours.
-const SNAPSHOT_WAIT: Duration = Duration::from_millis(200);
 
 impl Bfd {
     /// # Errors
@@ -86,8 +95,11 @@ impl Bfd {
         Ok(Self {
             thread: None,
             wanted: BTreeMap::new(),
+            next_session: 0,
+            port: PORT,
             news: Arc::new(News {
                 changes: Mutex::default(),
+                published: Mutex::default(),
                 waker: Waker::new()?,
             }),
         })
@@ -101,15 +113,18 @@ impl Bfd {
     /// Begins, changes and ends sessions.
     ///
     /// # Errors
-    /// The port cannot be opened, or there is no thread; the text says what to try. Sessions that
-    /// there were before go on.
-    pub(crate) fn follow(&mut self, wanted: BTreeMap<NeighbourId, Wanted>) -> Result<(), String> {
+    /// The port cannot be opened for a family, whose neighbours then have no sessions, or there is
+    /// no thread; the text says what to try. Everything else is done.
+    pub(crate) fn follow(
+        &mut self,
+        mut wanted: BTreeMap<NeighbourId, Wanted>,
+    ) -> Result<(), String> {
         if wanted.is_empty() {
-            self.thread = None;
-            self.wanted.clear();
+            self.end();
             return Ok(());
         }
         let mut commands = Vec::new();
+        let mut result = Ok(());
         let versions: BTreeSet<IpVersion> = wanted
             .values()
             .map(|it| IpVersion::of(it.target.address))
@@ -119,53 +134,83 @@ impl Bfd {
             None => Thread::start(Arc::clone(&self.news))?,
         };
         for version in versions.difference(&thread.receivers.clone()) {
-            match Receiver::open(*version, PORT) {
+            match Receiver::open(*version, self.port) {
                 Ok(receiver) => {
                     commands.push(Command::Receive(receiver));
                     thread.receivers.insert(*version);
                 }
-                Err(error) => {
-                    self.thread = (!self.wanted.is_empty()).then_some(thread);
-                    return Err(port_hint(&error));
-                }
+                Err(error) => result = Err(port_hint(&error)),
             }
         }
-        for (id, before) in &self.wanted {
-            let stays = wanted.get(id).is_some_and(|it| it.target == before.target);
-            if !stays {
-                commands.push(Command::Remove(*id));
-            }
+        wanted.retain(|_, it| {
+            let version = IpVersion::of(it.target.address);
+            thread.receivers.contains(&version)
+        });
+        if wanted.is_empty() {
+            self.end();
+            return result;
         }
-        for (id, now) in &wanted {
-            match self.wanted.get(id) {
-                Some(before) if before == now => {}
-                Some(before) if before.target == now.target => {
-                    commands.push(Command::Reconfigure(*id, now.config));
-                }
-                _ => commands.push(Command::Add(*id, now.clone())),
-            }
-        }
-        self.wanted = wanted;
+        self.change_to(wanted, &mut commands);
         let sent = thread.send(commands);
         self.thread = Some(thread);
-        sent
+        sent.and(result)
+    }
+
+    fn end(&mut self) {
+        self.thread = None;
+        self.wanted.clear();
+    }
+
+    /// Removals are first, since an address has one session.
+    fn change_to(&mut self, wanted: BTreeMap<NeighbourId, Wanted>, commands: &mut Vec<Command>) {
+        let before = std::mem::take(&mut self.wanted);
+        for (id, (session, before)) in &before {
+            let stays = wanted.get(id).is_some_and(|it| it.target == before.target);
+            if !stays {
+                commands.push(Command::Remove(*session));
+            }
+        }
+        for (id, now) in wanted {
+            let session = match before.get(&id) {
+                Some((session, before)) if before.target == now.target => {
+                    if before.config != now.config {
+                        commands.push(Command::Reconfigure(*session, now.config));
+                    }
+                    *session
+                }
+                _ => {
+                    let session = SessionId(self.next_session);
+                    self.next_session = self.next_session.wrapping_add(1);
+                    commands.push(Command::Add(session, now.clone()));
+                    session
+                }
+            };
+            self.wanted.insert(id, (session, now));
+        }
     }
 
     /// The changes since the last call.
     pub(crate) fn take_changes(&mut self) -> BTreeMap<NeighbourId, Changes> {
         self.news.waker.reset();
-        let mut changes = std::mem::take(&mut *self.news.lock());
-        // A removed session may have changed last.
-        changes.retain(|id, _| self.wanted.contains_key(id));
-        changes
+        let changes = std::mem::take(&mut *self.news.lock());
+        // Those of ended sessions have no neighbour.
+        let of = |(id, (session, _)): (&NeighbourId, &(SessionId, Wanted))| {
+            Some((*id, *changes.get(session)?))
+        };
+        self.wanted.iter().filter_map(of).collect()
     }
 
-    /// The state of all sessions; `None`: there are none, or the thread does not answer.
+    /// The last published state of all sessions; `None`: there are none.
     pub(crate) fn snapshot(&self) -> Option<Snapshot> {
-        let thread = self.thread.as_ref()?;
-        let (sender, answer) = mpsc::sync_channel(1);
-        thread.send(vec![Command::Snapshot(sender)]).ok()?;
-        answer.recv_timeout(SNAPSHOT_WAIT).ok()
+        self.thread.as_ref()?;
+        let published = self.news.published().clone()?;
+        let of = |(id, (session, _)): (&NeighbourId, &(SessionId, Wanted))| {
+            Some((*id, published.sessions.get(session)?.clone()))
+        };
+        Some(Snapshot {
+            sessions: self.wanted.iter().filter_map(of).collect(),
+            discards: published.discards,
+        })
     }
 }
 
@@ -190,8 +235,9 @@ impl Thread {
             if self.commands.send(command).is_err() {
                 return Err("the thread of BFD has ended; restart the daemon".to_owned());
             }
+            // The thread must make room if there are more than the queue has room for.
+            self.waker.wake();
         }
-        self.waker.wake();
         Ok(())
     }
 }
@@ -210,11 +256,17 @@ impl Drop for Thread {
 }
 
 impl News {
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<NeighbourId, Changes>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<SessionId, Changes>> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, id: NeighbourId, change: Change) {
+    fn published(&self) -> std::sync::MutexGuard<'_, Option<Arc<Published>>> {
+        self.published
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, id: SessionId, change: Change) {
         let mut all = self.lock();
         let of = all.entry(id).or_default();
         if let Change::Down(failure) = change {
@@ -233,5 +285,99 @@ fn port_hint(error: &io::Error) -> String {
         ),
         _ => "remove `bfd` from the configuration, or see why the port cannot be opened".to_owned(),
     };
-    format!("BFD: UDP port {PORT} cannot be opened: {error}; {hint}")
+    format!("BFD cannot open UDP port {PORT}: {error}; {hint}")
+}
+
+#[cfg(test)]
+mod tests {
+    use keiro_testing::{eventually, wait_until};
+
+    use super::*;
+
+    /// Takes packets at any free port.
+    fn bfd() -> Bfd {
+        Bfd {
+            port: 0,
+            ..Bfd::new().unwrap()
+        }
+    }
+
+    fn wanted(address: &str) -> Wanted {
+        Wanted {
+            target: Target {
+                address: address.parse().unwrap(),
+                // The discard port.
+                port: 9,
+                local: None,
+                interface: None,
+            },
+            config: Config {
+                interval: std::time::Duration::from_secs(1),
+                multiplier: 3,
+            },
+        }
+    }
+
+    fn one(address: &str) -> BTreeMap<NeighbourId, Wanted> {
+        BTreeMap::from([(NeighbourId(0), wanted(address))])
+    }
+
+    #[test]
+    fn more_neighbours_than_the_queue_has_room_for_are_followed() {
+        let (sender, done) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut bfd = bfd();
+            let all = (0..=COMMANDS_MAX as u16).map(|number| {
+                let [high, low] = number.to_be_bytes();
+                (NeighbourId(number), wanted(&format!("127.1.{high}.{low}")))
+            });
+            let result = bfd.follow(all.collect());
+            let _ = sender.send((bfd, result));
+        });
+        let (bfd, result) = eventually("an answer", || done.try_recv().ok());
+        assert_eq!(result, Ok(()));
+        wait_until("all sessions that there may be", || {
+            let count = bfd.snapshot().map(|all| all.sessions.len());
+            // One more is refused by the sessions.
+            count == Some(1024)
+        });
+    }
+
+    #[test]
+    fn a_change_of_an_ended_session_is_not_of_the_next_neighbour_with_its_number() {
+        let mut bfd = bfd();
+        bfd.follow(one("127.1.0.1")).unwrap();
+        let (ended, _) = bfd.wanted[&NeighbourId(0)];
+        bfd.follow(one("127.1.0.2")).unwrap();
+        let (session, _) = bfd.wanted[&NeighbourId(0)];
+        bfd.news.add(ended, Change::Up);
+        assert_eq!(bfd.take_changes(), BTreeMap::new());
+        bfd.news.add(session, Change::Up);
+        assert_eq!(bfd.take_changes()[&NeighbourId(0)].last, Some(Change::Up));
+    }
+
+    #[test]
+    fn sessions_end_although_the_port_of_another_family_is_taken() {
+        let taken = std::net::UdpSocket::bind("[::]:0").unwrap();
+        let mut bfd = bfd();
+        let first = wanted("127.1.0.1");
+        bfd.follow(
+            [
+                (NeighbourId(0), first.clone()),
+                (NeighbourId(1), wanted("127.1.0.2")),
+            ]
+            .into(),
+        )
+        .unwrap();
+        bfd.port = taken.local_addr().unwrap().port();
+        let error = bfd
+            .follow([(NeighbourId(0), first), (NeighbourId(1), wanted("::1"))].into())
+            .unwrap_err();
+        assert!(error.contains("BFD cannot open UDP port"), "{error}");
+        wait_until("only the first session is left", || {
+            let all = bfd.snapshot();
+            let is_first = |all: Snapshot| all.sessions.into_keys().eq([NeighbourId(0)]);
+            all.is_some_and(is_first) && bfd.wanted.len() == 1
+        });
+    }
 }

@@ -8,7 +8,6 @@ use std::{
 };
 
 use keiro_bfd::{Config, Datagram, SOURCE_PORTS, SessionId, Transmit};
-use keiro_bgp::rib::NeighbourId;
 use keiro_linux::{
     bfd_socket::{Receiver, Sender, Target},
     clock,
@@ -17,26 +16,33 @@ use keiro_linux::{
 };
 use keiro_units::Instant;
 
-use super::{News, SessionSnapshot, Snapshot, Wanted};
+use super::{News, Published, SessionSnapshot, Wanted};
 
 pub(super) enum Command {
     /// Receive the packets of a family.
     Receive(Receiver),
-    Add(NeighbourId, Wanted),
-    Reconfigure(NeighbourId, Config),
-    Remove(NeighbourId),
-    Snapshot(mpsc::SyncSender<Snapshot>),
+    Add(SessionId, Wanted),
+    Reconfigure(SessionId, Config),
+    Remove(SessionId),
 }
 
 pub(super) struct Sessions {
     sessions: keiro_bfd::Sessions,
-    outlets: BTreeMap<NeighbourId, Outlet>,
-    receivers: Vec<Receiver>,
+    outlets: BTreeMap<SessionId, Outlet>,
+    receivers: Vec<Inlet>,
+    /// When the state of all sessions was left for the daemon.
+    published: Instant,
     commands: mpsc::Receiver<Command>,
     epoll: Epoll,
     waker: Arc<Waker>,
     news: Arc<News>,
     buffer: [u8; DATAGRAM_BYTES],
+}
+
+struct Inlet {
+    receiver: Receiver,
+    /// The last attempt to receive failed, which was logged.
+    fails: bool,
 }
 
 /// How packets to a neighbour are sent.
@@ -56,6 +62,8 @@ const DATAGRAM_BYTES: usize = 256;
 const DATAGRAMS_PER_TURN: usize = 1024;
 /// Late timers take from the neighbour's detection time.
 const TIMER_SLACK: Duration = Duration::from_micros(1);
+/// The state that the daemon reads is older than this only while no packet comes and none is due. Ours.
+const PUBLISH_EVERY: Duration = Duration::from_millis(200);
 const COMMANDS: u64 = 0;
 
 impl Sessions {
@@ -74,6 +82,7 @@ impl Sessions {
             sessions: keiro_bfd::Sessions::new(seed),
             outlets: BTreeMap::new(),
             receivers: Vec::new(),
+            published: Instant::ZERO,
             commands,
             epoll,
             waker,
@@ -83,6 +92,9 @@ impl Sessions {
     }
 
     /// Runs until the daemon's side is dropped.
+    ///
+    /// # Panics
+    /// It cannot wait for packets. A daemon that went on would seem to have BFD.
     pub(super) fn run(mut self) {
         privilege::give_up_in_thread();
         // Without it timers are up to 50 µs later.
@@ -91,38 +103,45 @@ impl Sessions {
         loop {
             let timeout = self.sessions.poll_timeout().map(|due| due - now());
             if let Err(error) = self.epoll.wait(&mut ready, timeout) {
-                tracing::error!(%error, "BFD ends: it cannot wait for packets");
-                return;
+                tracing::error!(%error, "BFD cannot wait for packets");
+                panic!("BFD cannot wait for packets: {error}");
             }
             // First, so that a late thread does not take what waits for missing.
             self.receive();
             self.sessions.handle_timeout(now());
             self.report();
             self.transmit();
-            if self.handle_commands().is_err() {
-                break;
+            match self.handle_commands() {
+                Ok(false) => {}
+                Ok(true) => self.publish(),
+                Err(_) => break,
             }
-            self.report();
             self.transmit();
+            if now() - self.published >= PUBLISH_EVERY {
+                self.publish();
+            }
             self.sessions.check_invariants();
         }
-        let all: Vec<NeighbourId> = self.outlets.keys().copied().collect();
+        let all: Vec<SessionId> = self.outlets.keys().copied().collect();
         for id in all {
             self.remove(id);
         }
     }
 
     fn receive(&mut self) {
-        for receiver in &self.receivers {
+        for inlet in &mut self.receivers {
             for _ in 0..DATAGRAMS_PER_TURN {
-                let received = match receiver.receive(&mut self.buffer) {
+                let received = match inlet.receiver.receive(&mut self.buffer) {
                     Ok(Some(received)) => received,
                     Ok(None) => break,
                     Err(error) => {
-                        tracing::warn!(%error, "a BFD packet cannot be read");
+                        if !std::mem::replace(&mut inlet.fails, true) {
+                            tracing::warn!(%error, "a BFD packet cannot be read");
+                        }
                         break;
                     }
                 };
+                inlet.fails = false;
                 let datagram = Datagram {
                     from: received.from,
                     ttl: received.ttl,
@@ -135,28 +154,38 @@ impl Sessions {
     }
 
     fn report(&mut self) {
+        let mut is_published = false;
         while let Some(event) = self.sessions.poll_event() {
-            self.news.add(neighbour(event.session), event.change);
+            // Before, so that the daemon sees the state that it is woken for.
+            if !std::mem::replace(&mut is_published, true) {
+                self.publish();
+            }
+            self.news.add(event.session, event.change);
         }
     }
 
     fn transmit(&mut self) {
         while let Some(packet) = self.sessions.poll_transmit(now()) {
-            let id = neighbour(packet.session);
-            if let Some(outlet) = self.outlets.get_mut(&id) {
+            if let Some(outlet) = self.outlets.get_mut(&packet.session) {
                 outlet.send(&packet);
             }
         }
     }
 
+    /// Says whether there were commands.
+    ///
     /// # Errors
     /// The daemon's side is gone.
-    fn handle_commands(&mut self) -> Result<(), mpsc::TryRecvError> {
+    fn handle_commands(&mut self) -> Result<bool, mpsc::TryRecvError> {
         self.waker.reset();
+        let mut any = false;
         loop {
             match self.commands.try_recv() {
-                Ok(command) => self.handle(command),
-                Err(mpsc::TryRecvError::Empty) => return Ok(()),
+                Ok(command) => {
+                    any = true;
+                    self.handle(command);
+                }
+                Err(mpsc::TryRecvError::Empty) => return Ok(any),
                 Err(gone) => return Err(gone),
             }
         }
@@ -167,49 +196,48 @@ impl Sessions {
             Command::Receive(receiver) => {
                 let token = self.receivers.len() as u64 + 1;
                 match self.epoll.add(&receiver, token, Interest::Read) {
-                    Ok(()) => self.receivers.push(receiver),
+                    Ok(()) => self.receivers.push(Inlet {
+                        receiver,
+                        fails: false,
+                    }),
                     Err(error) => tracing::error!(%error, "BFD packets cannot be received"),
                 }
             }
             Command::Add(id, wanted) => {
                 let address = wanted.target.address;
-                let added = self
-                    .sessions
-                    .add(now(), session(id), address, wanted.config);
-                match added {
+                match self.sessions.add(now(), id, address, wanted.config) {
                     Ok(()) => _ = self.outlets.insert(id, Outlet::new(wanted.target)),
                     Err(error) => tracing::error!(%address, %error, "no BFD with a neighbour"),
                 }
             }
             Command::Reconfigure(id, config) => {
-                self.sessions.reconfigure(now(), session(id), config);
+                self.sessions.reconfigure(now(), id, config);
             }
             Command::Remove(id) => self.remove(id),
-            Command::Snapshot(asker) => {
-                // The daemon may have given up.
-                let _ = asker.try_send(self.snapshot());
-            }
         }
     }
 
-    fn remove(&mut self, id: NeighbourId) {
-        self.sessions.remove(session(id));
+    fn remove(&mut self, id: SessionId) {
+        self.sessions.remove(id);
         self.transmit();
         self.outlets.remove(&id);
     }
 
-    fn snapshot(&self) -> Snapshot {
-        let of = |(id, outlet): (&NeighbourId, &Outlet)| {
+    /// Leaves the state of all sessions for the daemon.
+    fn publish(&mut self) {
+        let of = |(id, outlet): (&SessionId, &Outlet)| {
             let snapshot = SessionSnapshot {
-                status: self.sessions.status(session(*id))?,
+                status: self.sessions.status(*id)?,
                 send_error: outlet.error.clone(),
             };
             Some((*id, snapshot))
         };
-        Snapshot {
+        let all = Published {
             sessions: self.outlets.iter().filter_map(of).collect(),
             discards: *self.sessions.discards(),
-        }
+        };
+        *self.news.published() = Some(Arc::new(all));
+        self.published = now();
     }
 }
 
@@ -246,14 +274,6 @@ impl Outlet {
         self.sender = Some(sender);
         Ok(())
     }
-}
-
-fn session(id: NeighbourId) -> SessionId {
-    SessionId(u32::from(id.0))
-}
-
-fn neighbour(id: SessionId) -> NeighbourId {
-    NeighbourId(id.0 as u16)
 }
 
 fn now() -> Instant {
