@@ -20,7 +20,7 @@ pub mod sessions;
 pub use self::{
     packet::{ControlPacket, Diagnostic, Discard, State},
     session::{Change, Config, Failure, Status},
-    sessions::{AddError, Datagram, Discards, Event, SessionId, Sessions, Transmit},
+    sessions::{AddError, Datagram, Discards, Event, SESSIONS_MAX, SessionId, Sessions, Transmit},
 };
 
 /// The UDP port of control packets over one hop (RFC 5881 §4).

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use keiro_bfd::Config;
+use keiro_bfd::{Config, SESSIONS_MAX};
 use keiro_config::{LocatedError, units::Text};
 use serde::{
     Deserialize, Deserializer,
@@ -43,6 +43,23 @@ pub(super) fn config(entry: Option<&Spanned<BfdEntry>>) -> Result<Option<Config>
         return Ok(Some(config));
     };
     Err(LocatedError::new(entry.span(), message))
+}
+
+/// Refuses the first that is one too many.
+pub(super) fn count<'a>(
+    entries: impl Iterator<Item = Option<&'a Spanned<BfdEntry>>>,
+) -> Result<(), LocatedError> {
+    let mut on = entries
+        .flatten()
+        .filter(|it| *it.get_ref() != BfdEntry::Off);
+    match on.nth(SESSIONS_MAX) {
+        None => Ok(()),
+        Some(entry) => {
+            let message =
+                format!("bfd: more than {SESSIONS_MAX} peers have it; remove it from some");
+            Err(LocatedError::new(entry.span(), message))
+        }
+    }
 }
 
 impl<'de> Deserialize<'de> for BfdEntry {

@@ -221,6 +221,9 @@ fn asbr_config(file: AsbrFile, report: &mut Report<'_>) -> Option<AsbrConfig> {
     for (place, entry) in file.peer.iter().enumerate() {
         peers.extend(report.keep(egress_peer(entry, place, &router, &mut used)));
     }
+    report.keep(bfd::count(
+        file.peer.iter().map(|peer| peer.get_ref().bfd.as_ref()),
+    ));
     Some(AsbrConfig {
         speaker: SpeakerConfig {
             asn: own_asn?,

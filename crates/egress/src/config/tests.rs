@@ -559,6 +559,23 @@ fn bfd_is_on_or_off_or_has_intervals_that_a_process_can_keep() {
         let error = of(bfd).unwrap_err().to_string();
         assert!(error.contains(message), "{bfd}: {error}");
     }
+    // Sessions are bounded.
+    let more = (1..=1024).map(|number| {
+        format!(
+            "[[peer]]\nname = \"p{number}\"\naddress = \"2001:db8:77::{number:x}\"\nasn = 65077\nbfd = true\n\
+             function = {}\n",
+            0x1000 + number
+        )
+    });
+    let more: String = more.collect();
+    assert!(AsbrConfig::parse(&format!("{ASBR}{more}"), "asbr.toml").is_ok());
+    let one_too_many = ASBR.replacen("asn = 65001", "asn = 65001\nbfd = true", 1);
+    let error = AsbrConfig::parse(&format!("{one_too_many}{more}"), "asbr.toml").unwrap_err();
+    let error = error.to_string();
+    assert!(
+        error.contains("bfd: more than 1024 peers have it"),
+        "{error}"
+    );
     // Reflectors may be behind other routers, and their routes are kept without them.
     let text = ASBR.replacen("name = \"rr\"", "name = \"rr\"\nbfd = true", 1);
     assert!(AsbrConfig::parse(&text, "asbr.toml").is_err());
