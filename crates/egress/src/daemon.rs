@@ -180,6 +180,8 @@ pub struct Daemon<R: Role> {
     /// `None`: the end of a link is noticed when the hold time is over.
     link_watch: Option<LinkWatch>,
     pub(crate) bfd: Bfd,
+    /// When sessions that could not be configured are tried again.
+    bfd_retry_at: Option<Instant>,
     epoll: Epoll,
     trigger: Arc<Trigger>,
     pub(crate) record: Option<BufWriter<File>>,
@@ -253,6 +255,7 @@ impl<R: Role> Daemon<R> {
             links: Links::default(),
             link_watch: session_links::watch(&epoll),
             bfd,
+            bfd_retry_at: None,
             epoll,
             trigger,
             record: None,
@@ -330,6 +333,7 @@ impl<R: Role> Daemon<R> {
             if wakeup.forwarding || due.is_some_and(|due| due <= now()) {
                 self.tend_forwarding();
             }
+            self.retry_bfd();
         }
         self.end();
         Ok(())
@@ -392,6 +396,7 @@ impl<R: Role> Daemon<R> {
         let due = [
             self.speaker.poll_timeout(),
             self.forwarding.poll_timeout(),
+            self.bfd_retry_at,
             self.role.poll_timeout(&self.speaker),
         ];
         due.into_iter().flatten().min()

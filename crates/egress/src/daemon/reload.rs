@@ -202,7 +202,7 @@ impl<R: Role> Daemon<R> {
         self.end_record(&reloaded, !inputs.is_empty());
         self.inputs.extend(inputs);
         if let Err(reason) = self.configure_bfd() {
-            let what = "BFD as configured".to_owned();
+            let what = "BFD with some neighbours".to_owned();
             errors.push(ForwardingError { what, reason });
         }
         self.report_errors(&errors);
@@ -317,6 +317,8 @@ impl<R: Role> Daemon<R> {
         self.connections.set(id, Some(&neighbour));
         let place = usize::from(id.0);
         let is_known = place < self.neighbours.len();
+        let known = self.neighbours.get(place).and_then(Option::as_ref);
+        let has_other_bfd = known.is_some_and(|known| known.bfd != neighbour.bfd);
         match is_known {
             true => self.neighbours[place] = Some(neighbour),
             false => self.neighbours.push(Some(neighbour)),
@@ -324,8 +326,11 @@ impl<R: Role> Daemon<R> {
         let config = self.speaker_config(id).expect("it was just put there");
         match fate {
             Fate::Stays(_) => {
-                if before.iter().all(|(of, old)| *of != id || *old != config) {
+                let has_others = before.iter().all(|(of, old)| *of != id || *old != config);
+                if has_others {
                     self.speaker.set_policies(now(), id, config);
+                }
+                if has_others || has_other_bfd {
                     reloaded.changed.push(name);
                 }
             }

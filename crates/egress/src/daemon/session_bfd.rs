@@ -1,13 +1,13 @@
 //! The daemon's side of [`crate::bfd`]: which sessions there are, and what follows when one fails.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use keiro_bfd::{Change, Diagnostic, Failure, PORT};
 use keiro_bgp::{rib::NeighbourId, speaker::Input};
 use keiro_linux::bfd_socket::Target;
 use keiro_units::Instant;
 
-use super::{Daemon, Role};
+use super::{Daemon, Role, now};
 use crate::{
     bfd::{Changes, SessionSnapshot, Wanted},
     config::Neighbour,
@@ -15,7 +15,8 @@ use crate::{
 };
 
 impl<R: Role> Daemon<R> {
-    /// Begins and ends BFD sessions with the neighbours that are configured now.
+    /// Begins and ends BFD sessions with the neighbours that are configured now. What fails is tried
+    /// again by [`retry_bfd`](Self::retry_bfd).
     ///
     /// # Errors
     /// As [`Bfd::follow`](crate::bfd::Bfd::follow).
@@ -27,7 +28,16 @@ impl<R: Role> Daemon<R> {
             Some((id, wanted))
         });
         let wanted: BTreeMap<NeighbourId, Wanted> = wanted.collect();
-        self.bfd.follow(wanted)
+        let result = self.bfd.follow(wanted);
+        self.bfd_retry_at = result.is_err().then(|| now() + RETRY_EVERY);
+        result
+    }
+
+    /// Tries again what [`configure_bfd`](Self::configure_bfd) could not do, if that is due.
+    pub(super) fn retry_bfd(&mut self) {
+        if self.bfd_retry_at.is_some_and(|due| due <= now()) && self.configure_bfd().is_ok() {
+            tracing::info!("BFD is as configured");
+        }
     }
 
     /// Ends sessions whose neighbour is not reached, and tries those again whose is.
@@ -72,6 +82,9 @@ impl<R: Role> Daemon<R> {
     }
 }
 
+/// How often what failed is tried again, as a port that another program has. Ours.
+const RETRY_EVERY: Duration = Duration::from_secs(10);
+
 /// The session that a neighbour should have; `None`: none.
 fn wanted(neighbour: &Neighbour, interface: Option<&str>) -> Option<Wanted> {
     Some(Wanted {
@@ -97,7 +110,7 @@ fn reason(failure: &Failure) -> String {
 
 pub(super) fn status(of: &SessionSnapshot, now: Instant) -> BfdStatus {
     let status = &of.status;
-    let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     BfdStatus {
         state: status.state.name().to_owned(),
         remote_state: status.remote_state.name().to_owned(),
