@@ -37,6 +37,8 @@ pub struct Failure {
     /// The neighbour's sessions go on when its control plane fails (the C bit), so the failure is one
     /// of forwarding.
     pub control_plane_independent: bool,
+    /// When the last packet came that left the session up.
+    pub confirmed_at: Instant,
 }
 
 /// The state of a session.
@@ -85,6 +87,8 @@ pub(crate) struct Session {
     /// When the next periodic packet is due, and the interval that this follows from.
     next: Option<(Instant, Duration)>,
     since: Instant,
+    /// When the last packet came that left the session up.
+    confirmed_at: Instant,
     times_up: u64,
     failures: u64,
 }
@@ -144,6 +148,7 @@ impl Session {
             last_sent: None,
             next: None,
             since: now,
+            confirmed_at: now,
             times_up: 0,
             failures: 0,
         }
@@ -196,6 +201,9 @@ impl Session {
             self.on_final();
         }
         let change = self.follow(now, packet.state);
+        if self.state == State::Up {
+            self.confirmed_at = now;
+        }
         self.final_due |= packet.poll;
         self.schedule(now, random);
         change
@@ -248,6 +256,7 @@ impl Session {
             diagnostic,
             detection_time: remote.map(|it| self.detection_time(it)).unwrap_or_default(),
             control_plane_independent: remote.is_some_and(|it| it.control_plane_independent),
+            confirmed_at: self.confirmed_at,
         }
     }
 

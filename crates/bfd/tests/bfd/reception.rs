@@ -189,6 +189,13 @@ fn the_state_follows_the_neighbours() {
 #[test]
 fn a_neighbour_that_signals_down_ends_the_session_with_that_diagnostic() {
     let (mut router, packet) = in_state(State::Up);
+    let up = Raw {
+        state: UP,
+        ..packet
+    };
+    router.receive(&up).unwrap();
+    let confirmed_at = router.now;
+    router.run(confirmed_at + ms(20));
     let down = Raw {
         state: DOWN,
         independent: 1,
@@ -204,6 +211,7 @@ fn a_neighbour_that_signals_down_ends_the_session_with_that_diagnostic() {
     };
     assert_eq!(failure.diagnostic, Diagnostic::NeighbourSignalledDown);
     assert!(failure.control_plane_independent);
+    assert_eq!(failure.confirmed_at, confirmed_at);
     let status = router.status();
     assert_eq!(status.remote_diagnostic, Diagnostic::DetectionTimeExpired);
     let [sent] = router.sent()[..] else {

@@ -74,11 +74,32 @@ impl<R: Role> Daemon<R> {
         let reason = reason(failure);
         tracing::warn!(peer = neighbour, "BFD is down: {reason}");
         self.notify_monitors(&DaemonEvent::BfdDown { neighbour, reason });
-        // Without a session the neighbour may be restarting, and then its BFD ends too, unless it says
-        // that it does not (RFC 5882 §4.3).
-        if self.speaker.is_up(id) || failure.control_plane_independent {
+        let neighbour = self.neighbours[usize::from(id.0)].as_ref();
+        let session = BgpSession {
+            up_since: self.speaker.status(id).up_since,
+            restarts_gracefully: neighbour.is_some_and(|it| it.graceful_restart.is_some()),
+        };
+        if !session.may_have_restarted(failure) {
             self.inputs.push_back(Input::BfdDown(id));
         }
+    }
+}
+
+/// What a failure of BFD is judged by.
+struct BgpSession {
+    up_since: Option<Instant>,
+    restarts_gracefully: bool,
+}
+
+impl BgpSession {
+    /// Whether the neighbour's control plane may only have restarted, which ends its BFD too, unless it
+    /// says that it does not (RFC 5882 §4.3): there is no BGP session, or the session after a graceful
+    /// restart is a later sign of the path than the last BFD packet.
+    fn may_have_restarted(&self, failure: &Failure) -> bool {
+        !failure.control_plane_independent
+            && self
+                .up_since
+                .is_none_or(|since| self.restarts_gracefully && since > failure.confirmed_at)
     }
 }
 
@@ -120,5 +141,37 @@ pub(super) fn status(of: &SessionSnapshot, now: Instant) -> BfdStatus {
         detection_time_us: status.detection_time.map(micros),
         last_change_seconds: (now - status.since).as_secs(),
         send_error: of.send_error.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_without_a_later_bgp_session_or_of_forwarding_alone_is_no_restart() {
+        let at = |millis| Instant::ZERO + Duration::from_millis(millis);
+        let confirmed = 1000;
+        for (up_since, graceful, independent, expected) in [
+            (None, false, false, true),
+            (None, true, true, false),
+            (Some(confirmed - 1), true, false, false),
+            (Some(confirmed + 1), true, false, true),
+            (Some(confirmed + 1), true, true, false),
+            (Some(confirmed + 1), false, false, false),
+        ] {
+            let session = BgpSession {
+                up_since: up_since.map(at),
+                restarts_gracefully: graceful,
+            };
+            let failure = Failure {
+                diagnostic: Diagnostic::DetectionTimeExpired,
+                detection_time: Duration::from_millis(150),
+                control_plane_independent: independent,
+                confirmed_at: at(confirmed),
+            };
+            let case = (up_since, graceful, independent);
+            assert_eq!(session.may_have_restarted(&failure), expected, "{case:?}");
+        }
     }
 }
