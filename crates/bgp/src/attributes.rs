@@ -68,6 +68,8 @@ pub enum Segment {
     Set(Box<[u32]>),
 }
 
+/// The community 65535:0 (RFC 8326 §5).
+pub(crate) const GRACEFUL_SHUTDOWN: u32 = 0xffff_0000;
 /// The LOCAL_PREF of a route without that attribute.
 pub const DEFAULT_LOCAL_PREF: u32 = 100;
 
@@ -90,6 +92,19 @@ impl Attributes {
             clusters: Box::default(),
             service: None,
             unknown: Box::default(),
+        }
+    }
+
+    /// Whether the router that announces the route is about to lose it (RFC 8326), so that it is the last
+    /// choice.
+    pub fn is_draining(&self) -> bool {
+        self.local_pref == Some(0) && self.communities.contains(&GRACEFUL_SHUTDOWN)
+    }
+
+    pub(crate) fn add_community(&mut self, community: u32) {
+        if !self.communities.contains(&community) {
+            let with = self.communities.iter().copied().chain([community]);
+            self.communities = with.collect();
         }
     }
 

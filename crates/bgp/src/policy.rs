@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 use crate::{
     address::{Destination, Family},
-    attributes::{AsPath, Attributes},
+    attributes::{AsPath, Attributes, GRACEFUL_SHUTDOWN},
     rpki::{Validity, Vrps},
 };
 
@@ -83,8 +83,8 @@ pub struct AttributeChanges {
     /// How often to prepend the own AS in addition to the usual once; on export to eBGP neighbours
     /// only.
     pub prepend: u8,
-    /// LOCAL_PREF 0 on import, whatever `local_pref` is; the community GRACEFUL_SHUTDOWN on export to
-    /// eBGP neighbours.
+    /// LOCAL_PREF 0, whatever `local_pref` is, and the community GRACEFUL_SHUTDOWN on import (RFC 8326
+    /// §4.2); the community on export to eBGP neighbours.
     pub graceful_shutdown: bool,
 }
 
@@ -141,9 +141,6 @@ impl GracefulShutdown {
     }
 }
 
-/// The community 65535:0 (RFC 8326 §5).
-pub(crate) const GRACEFUL_SHUTDOWN: u32 = 0xffff_0000;
-
 impl PrefixRange {
     /// Matches exactly one prefix.
     pub fn exactly(prefix: IpNet) -> Self {
@@ -171,8 +168,11 @@ impl AsPathMatch {
 }
 
 impl AttributeChanges {
-    /// Applies LOCAL_PREF and MED as on import.
-    pub(crate) fn on_import(&self, attributes: Attributes) -> Attributes {
+    /// Applies LOCAL_PREF, MED and communities as on import.
+    pub(crate) fn on_import(&self, mut attributes: Attributes) -> Attributes {
+        if self.graceful_shutdown {
+            attributes.add_community(GRACEFUL_SHUTDOWN);
+        }
         Attributes {
             local_pref: match self.graceful_shutdown {
                 true => Some(0),

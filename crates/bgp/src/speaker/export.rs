@@ -16,9 +16,9 @@ use super::{
 };
 use crate::{
     address::{Destination, Family, RouteDistinguisher, RouteTarget},
-    attributes::{Attributes, DEFAULT_LOCAL_PREF, same},
+    attributes::{Attributes, DEFAULT_LOCAL_PREF, GRACEFUL_SHUTDOWN, same},
     nlri::Nlri,
-    policy::{AttributeChanges, GRACEFUL_SHUTDOWN},
+    policy::AttributeChanges,
     rib::{NeighbourId, Path, Source},
     srv6::Label,
     wire,
@@ -402,9 +402,8 @@ impl Speaker {
                 .copied()
                 .filter(|community| community >> 56 & NON_TRANSITIVE == 0)
                 .collect();
-            if changes.graceful_shutdown && !old.communities.contains(&GRACEFUL_SHUTDOWN) {
-                let with = old.communities.iter().copied().chain([GRACEFUL_SHUTDOWN]);
-                new.communities = with.collect();
+            if changes.graceful_shutdown {
+                new.add_community(GRACEFUL_SHUTDOWN);
             }
             return Some(new);
         }

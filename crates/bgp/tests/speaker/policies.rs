@@ -138,9 +138,14 @@ fn a_graceful_shutdown_makes_routes_the_last_choice_while_it_lasts() {
     set_graceful_shutdown(&mut network, BORDER, true, Received);
     set_graceful_shutdown(&mut network, TRANSIT, false, Never);
     assert_eq!(preference(&network, one), Some(200), "it is over");
-    // Drained from this side, without a word of the transit.
+    // Drained from this side, without a word of the transit. Routers inside are informed.
     set_graceful_shutdown(&mut network, BORDER, true, All);
     assert_eq!(preference(&network, one), Some(0));
+    let inside = network.nodes[INSIDE].speaker.rib().best(&destination);
+    assert!(inside.unwrap().attributes.is_draining());
+    set_graceful_shutdown(&mut network, BORDER, true, Never);
+    let inside = network.nodes[INSIDE].speaker.rib().best(&destination);
+    assert!(!inside.unwrap().attributes.is_draining());
 }
 
 #[test]
