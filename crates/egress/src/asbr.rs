@@ -274,6 +274,7 @@ impl Role for Asbr {
                     stats: Stats(EgressPeerStats {
                         routes: routes.values().sum::<usize>() as u64,
                         subflows: None,
+                        draining_routes: None,
                     }),
                     kernel: None,
                 }

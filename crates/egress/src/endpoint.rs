@@ -20,6 +20,7 @@ use crate::{
     asbr::best_paths,
     config::{Class, ConfigError, EndpointConfig, EndpointPeer, Neighbour, SpeakerConfig},
     daemon::{Role, keep_speaker, keep_tables, keep_value},
+    draining::Draining,
     forwarding::{Configured, Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
     multipath::ConnectionSettings,
     stats::EgressPeerStats,
@@ -35,6 +36,8 @@ pub struct Endpoint {
     distinguishers: BTreeMap<RouteDistinguisher, BTreeSet<PeerIndex>>,
     /// The contents of each peer's table.
     tables: BTreeMap<PeerIndex, BTreeMap<Ipv6Net, Via>>,
+    /// Routes of the tables that connections leave.
+    draining: Draining,
     /// End-of-RIB markers still missing after the start.
     awaited: BTreeSet<(NeighbourId, Family)>,
     settled: bool,
@@ -56,6 +59,7 @@ impl Endpoint {
                 .collect(),
             next_peer: config.peers.len(),
             tables: BTreeMap::new(),
+            draining: Draining::default(),
             distinguishers: BTreeMap::new(),
             awaited: awaited.collect(),
             settled: false,
@@ -91,13 +95,34 @@ impl Endpoint {
             .filter(move |(_, path)| path.attributes.route_targets().any(|found| found == rt))
     }
 
-    /// The next hop that a peer's table should have for a prefix; `None`: no route.
-    fn wanted(&self, speaker: &Speaker, peer: PeerIndex, prefix: Ipv6Net) -> Option<Via> {
+    /// The next hop that a peer's table should have for a prefix, and whether connections leave it;
+    /// `None`: no route.
+    fn wanted(&self, speaker: &Speaker, peer: PeerIndex, prefix: Ipv6Net) -> Option<(Via, bool)> {
         let paths = self.paths(speaker, peer, prefix);
         let paths: Vec<&Path> = paths.map(|(_, path)| path).collect();
         let best = speaker.best_among(&paths)?;
         let service = best.attributes.service?;
-        Some(Via::Segment(service.sid(best.label)))
+        let via = Via::Segment(service.sid(best.label));
+        Some((via, best.attributes.is_draining()))
+    }
+
+    /// Updates which routes connections leave.
+    fn set_draining(
+        &mut self,
+        peer: PeerIndex,
+        routes: &[(IpNet, bool)],
+        forwarding: &mut dyn Forwarding,
+    ) {
+        self.draining.set(peer, routes);
+        forwarding.set_draining(peer, routes);
+    }
+
+    /// The routes of a peer's table are gone.
+    fn forget_draining(&mut self, peer: PeerIndex, forwarding: &mut dyn Forwarding) {
+        let routes = self.draining.end_of(peer);
+        if !routes.is_empty() {
+            self.set_draining(peer, &routes, forwarding);
+        }
     }
 
     /// Records the peers to which changed routes belong.
@@ -142,10 +167,14 @@ impl Endpoint {
         forwarding: &mut dyn Forwarding,
     ) -> Vec<ForwardingError> {
         let mut errors = Vec::new();
-        for (peer, table) in &mut self.tables {
-            if bereft.contains(peer) && !table.is_empty() {
+        for peer in bereft {
+            let Some(table) = self.tables.get_mut(peer) else {
+                continue;
+            };
+            if !table.is_empty() {
                 errors.extend(forwarding.clear(Table::Peer(*peer)).err());
                 table.clear();
+                self.forget_draining(*peer, forwarding);
             }
         }
         errors
@@ -159,8 +188,14 @@ impl Endpoint {
         forwarding: &mut dyn Forwarding,
     ) -> Vec<ForwardingError> {
         let mut list = Vec::with_capacity(touched.len());
+        let mut draining: BTreeMap<PeerIndex, Vec<(IpNet, bool)>> = BTreeMap::new();
         for (peer, prefix) in touched {
-            let via = self.wanted(speaker, peer, prefix);
+            let wanted = self.wanted(speaker, peer, prefix);
+            let (via, drains) = (wanted.map(|(via, _)| via), wanted.is_some_and(|it| it.1));
+            if drains != self.draining.contains(peer, prefix.into()) {
+                let of_peer = draining.entry(peer).or_default();
+                of_peer.push((prefix.into(), drains));
+            }
             let table = self.tables.entry(peer).or_default();
             let before = match via {
                 Some(via) => table.insert(prefix, via),
@@ -173,6 +208,9 @@ impl Endpoint {
                     via,
                 });
             }
+        }
+        for (peer, routes) in draining {
+            self.set_draining(peer, &routes, forwarding);
         }
         let mut errors = Vec::new();
         // A peer that lost all routes: at once, not one by one.
@@ -328,6 +366,7 @@ impl Role for Endpoint {
         }
         self.peers = peers;
         self.tables.retain(|at, _| self.peers.contains_key(at));
+        self.draining.retain(|at| self.peers.contains_key(&at));
         self.distinguishers.retain(|_, of| {
             of.retain(|at| self.peers.contains_key(at));
             !of.is_empty()
@@ -459,6 +498,7 @@ impl Role for Endpoint {
                 stats: Stats(EgressPeerStats {
                     routes: self.tables.get(at).map_or(0, BTreeMap::len) as u64,
                     subflows: None,
+                    draining_routes: Some(self.draining.len_of(*at) as u64),
                 }),
                 kernel: None,
             })

@@ -72,6 +72,10 @@ pub trait Forwarding: Send {
     /// Some routes could not be removed.
     fn clear(&mut self, table: Table) -> Result<(), ForwardingError>;
 
+    /// On a server, connections leave routes of an egress peer's table, which stay, or may use them again.
+    /// Takes effect with [`follow`](Self::follow).
+    fn set_draining(&mut self, _peer: PeerIndex, _routes: &[(IpNet, bool)]) {}
+
     /// Marks the end of a batch of changes: connections are moved to the new routes now.
     fn follow(&mut self) -> Vec<ForwardingError> {
         Vec::new()

@@ -42,6 +42,7 @@ use keiro_units::Instant;
 use crate::{
     comparison::Comparison,
     config::{AsbrConfig, EndpointConfig, Mptcp},
+    draining::Draining,
     forwarding::{
         Configured, Forwarding, ForwardingError, NextHop, PeerIndex, RouteChange, Table, Via,
     },
@@ -85,6 +86,8 @@ pub struct Kernel {
     join_listeners: Option<JoinListeners>,
     /// Client prefixes whose routes changed since connections were last updated.
     moved: BTreeSet<IpNet>,
+    /// Routes of egress peers that connections leave.
+    draining: Draining,
     _lock: NamespaceLock,
 }
 
@@ -248,6 +251,7 @@ impl Kernel {
             evidence: None,
             join_listeners: None,
             moved: BTreeSet::new(),
+            draining: Draining::default(),
             _lock: lock,
         };
         let kept = kernel.earlier.len();
@@ -350,13 +354,20 @@ impl Kernel {
             return Vec::new();
         };
         let (state, peers) = (self.reconciler.wanted(), &self.plan.peers);
+        let draining = &self.draining;
         let reaches = |peer: PeerIndex, client| {
-            let table = peers[&peer].table;
-            state.route(table, client).is_some()
+            let route = state.route(peers[&peer].table, client);
+            route.is_some_and(|(to, _)| !draining.contains(peer, to))
         };
         match concerns {
             Some(concerns) => paths.on_routes(now, concerns, &reaches),
             None => paths.tend(now, &reaches),
+        }
+    }
+
+    fn limit_moved(&mut self) {
+        if self.moved.len() > PREFIXES_LOOKED_AT {
+            self.moved = BTreeSet::from([ANYWHERE]);
         }
     }
 
@@ -448,9 +459,7 @@ impl Forwarding for Kernel {
         errors.extend(self.put(&list));
         let of_peers = changes.iter().filter(|change| change.table != Table::Main);
         self.moved.extend(of_peers.map(|change| change.destination));
-        if self.moved.len() > PREFIXES_LOOKED_AT {
-            self.moved = BTreeSet::from([ANYWHERE]);
-        }
+        self.limit_moved();
         errors
     }
 
@@ -471,6 +480,12 @@ impl Forwarding for Kernel {
         let routers = &self.routers;
         self.next_hops
             .forget_unused(peer, address, |via| routers.uses(via));
+    }
+
+    fn set_draining(&mut self, peer: PeerIndex, routes: &[(IpNet, bool)]) {
+        self.draining.set(peer, routes);
+        self.moved.extend(routes.iter().map(|(to, _)| *to));
+        self.limit_moved();
     }
 
     fn follow(&mut self) -> Vec<ForwardingError> {

@@ -24,6 +24,7 @@ pub mod config;
 pub mod connections;
 pub mod control;
 pub mod daemon;
+mod draining;
 pub mod endpoint;
 pub mod forwarding;
 mod handle;

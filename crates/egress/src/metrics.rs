@@ -64,6 +64,7 @@ mod tests {
             stats: Stats(EgressPeerStats {
                 routes: 7,
                 subflows: Some(3),
+                draining_routes: Some(0),
             }),
             kernel: None,
         };

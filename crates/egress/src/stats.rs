@@ -25,6 +25,7 @@ keiro_stats::stats! {
     pub struct EgressPeerStats: "egress_peer" ["peer"] {
         gauge routes: routes, "Routes in its table, as desired";
         gauge subflows: [subflows], "MPTCP subflows on its EPE address; absent where Keiro does not manage them";
+        gauge draining_routes: [routes], "Routes that new connections avoid and others leave, since the peer is drained (RFC 8326); absent on a border router";
     }
 
     /// The comparison of multipath with single path, for all client prefixes.

@@ -50,6 +50,7 @@ impl Kernel {
         };
         let before = std::mem::replace(&mut self.plan.peers, peers);
         let now = &self.plan.peers;
+        self.draining.retain(|at| now.contains_key(&at));
         let same: BTreeSet<PeerIndex> = before
             .iter()
             .filter(|(at, peer)| now.get(at).is_some_and(|now| peer.is(now)))
@@ -90,9 +91,11 @@ impl Kernel {
             return Vec::new();
         };
         let (state, peers) = (self.reconciler.wanted(), &self.plan.peers);
+        let draining = &self.draining;
         let reaches = |peer: PeerIndex, client| {
-            let table = peers.get(&peer).map(|peer| peer.table);
-            table.is_some_and(|table| state.route(table, client).is_some())
+            let of = peers.get(&peer);
+            let route = of.and_then(|of| state.route(of.table, client));
+            route.is_some_and(|(to, _)| !draining.contains(peer, to))
         };
         let addresses = now.iter();
         let addresses = addresses.filter_map(|(at, peer)| Some((*at, peer.own?)));

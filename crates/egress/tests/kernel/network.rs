@@ -636,6 +636,10 @@ impl Forwarding for Noting {
         self.inner.forget_next_hop(peer, address);
     }
 
+    fn set_draining(&mut self, peer: PeerIndex, routes: &[(IpNet, bool)]) {
+        self.inner.set_draining(peer, routes);
+    }
+
     fn follow(&mut self) -> Vec<ForwardingError> {
         self.inner.follow()
     }
@@ -666,6 +670,10 @@ impl Forwarding for Noting {
 
     fn watched(&self) -> Vec<BorrowedFd<'_>> {
         self.inner.watched()
+    }
+
+    fn subflows(&self, peer: PeerIndex) -> Option<usize> {
+        self.inner.subflows(peer)
     }
 
     fn comparison(&self) -> Option<ComparisonStatus> {

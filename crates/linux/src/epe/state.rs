@@ -224,16 +224,16 @@ impl State {
         }
     }
 
-    /// The nexthop object by which a table reaches `address`: that of the longest prefix. `None` if
-    /// unreachable.
-    pub fn route(&self, table: u32, address: IpAddr) -> Option<u32> {
+    /// The route by which a table reaches `address`, that of the longest prefix: its destination and its
+    /// nexthop object. `None` if unreachable.
+    pub fn route(&self, table: u32, address: IpAddr) -> Option<(IpNet, u32)> {
         let routes = &self.tables.get(&table)?.routes;
         let host = IpNet::from(address);
         // Tables have up to millions of routes, addresses only 128 prefixes.
         let mut prefixes = (0..=host.prefix_len()).rev();
         prefixes.find_map(|bits| {
             let prefix = IpNet::new(address, bits).ok()?.trunc();
-            routes.get(&prefix).copied()
+            Some((prefix, *routes.get(&prefix)?))
         })
     }
 

@@ -196,7 +196,10 @@ fn an_address_is_reached_by_its_longest_prefix() {
         };
         state.carry_out(&Change::SetRoute(key, nexthop));
     }
-    let by = |address: &str| state.route(100, address.parse().unwrap());
+    let by = |address: &str| {
+        let route = state.route(100, address.parse().unwrap());
+        route.map(|(_, nexthop)| nexthop)
+    };
     assert_eq!(by("fd00:2::1"), Some(1));
     assert_eq!(by("fd00:1::1"), Some(2));
     assert_eq!(by("fd00:1::7"), Some(3));
