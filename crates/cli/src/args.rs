@@ -359,12 +359,44 @@ pub(crate) struct Asbr {
 }
 
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Egress {
+    #[command(subcommand)]
+    pub(crate) command: Option<EgressCommand>,
     /// The configuration
     #[arg(long, value_name = "FILE", default_value = "/etc/keiro/egress.toml", value_hint = ValueHint::FilePath)]
     pub(crate) config: PathBuf,
     #[command(flatten)]
     pub(crate) daemon: EgressDaemon,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum EgressCommand {
+    /// Move everything away from an egress peer, before maintenance
+    ///
+    /// Asks the border router's daemon, `keiro asbr`. The peer's routes become the last choice, here and at every server,
+    /// connections move to other peers, and the peer is asked to send elsewhere (GRACEFUL_SHUTDOWN, RFC 8326). Its
+    /// session, routes and segment stay, so that nothing on its way is lost. Ends when all neighbours were sent
+    /// everything, and prints the time that took. Lasts until `undrain`, or until the daemon ends: `drain = true` in its
+    /// configuration lasts longer.
+    Drain(Drain),
+    /// Use an egress peer again that was drained
+    Undrain(Drain),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Drain {
+    /// The peer's name
+    pub(crate) peer: String,
+    /// Fail if not everything was sent in this time; draining goes on
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    pub(crate) wait: Text<Duration>,
+    /// The border router's `control_socket`
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_EGRESS_SOCKET, value_hint = ValueHint::FilePath)]
+    pub(crate) socket: PathBuf,
+    /// Print a JSON document instead of text; units are in the names of its fields
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]

@@ -25,7 +25,7 @@ use std::{
 use ipnet::{IpNet, Ipv6Net};
 use keiro_bgp::{
     address::{Family, RouteDistinguisher, RouteTarget},
-    policy::Policy,
+    policy::{GracefulShutdown, Policy},
     rpki::Vrps,
     speaker::NeighbourConfig,
 };
@@ -152,6 +152,8 @@ pub struct Neighbour {
     pub local: Option<IpAddr>,
     /// The next hop in announcements to it; `None`: the connection's local address.
     pub next_hop: Option<IpAddr>,
+    /// Its routes are the last choice, here and for the neighbour (RFC 8326).
+    pub drain: bool,
     /// Intervals of BFD over one hop (RFC 5881); `None`: no BFD.
     pub bfd: Option<keiro_bfd::Config>,
 }
@@ -268,12 +270,19 @@ impl Neighbour {
     /// The neighbour's configuration for the speaker.
     pub fn speaker_config(&self) -> NeighbourConfig {
         let seconds = |time: Duration| u16::try_from(time.as_secs()).unwrap_or(u16::MAX);
+        let drained = |policy: &Policy| Policy {
+            graceful_shutdown: match self.drain {
+                true => GracefulShutdown::All,
+                false => policy.graceful_shutdown,
+            },
+            ..policy.clone()
+        };
         NeighbourConfig {
             address: self.address,
             asn: self.asn,
             families: self.families.clone(),
-            import: self.import.clone(),
-            export: self.export.clone(),
+            import: drained(&self.import),
+            export: drained(&self.export),
             passive: self.passive,
             hold_time: seconds(self.hold_time),
             add_path: self.add_path,

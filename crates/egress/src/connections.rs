@@ -240,6 +240,13 @@ impl Connections {
         }
     }
 
+    /// Neighbours for which there is something to send.
+    pub fn unsent(&self, speaker: &Speaker) -> impl Iterator<Item = NeighbourId> {
+        let all = self.connections.iter();
+        all.filter(|(id, connection)| !connection.out.is_empty() || speaker.has_output(**id))
+            .map(|(id, _)| id.neighbour)
+    }
+
     fn accept(&mut self, number: usize, on_input: &mut dyn FnMut(Input)) {
         // One at a time: the speaker must decide before the next is accepted.
         let Some(Ok((stream, remote))) = self.listeners.get(number).map(TcpListener::accept) else {

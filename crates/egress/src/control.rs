@@ -214,6 +214,10 @@ impl Monitor {
 ///
 /// # Errors
 /// No daemon listens at `path`, permission is denied, or the answer is invalid.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "a request is made where it is asked"
+)]
 pub fn ask(path: &Path, request: Request) -> io::Result<Answer> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(PATIENCE))?;

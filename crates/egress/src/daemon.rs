@@ -4,6 +4,7 @@
 //! forwarding, and only then sends to neighbours. A withdrawn route is thus removed here before a
 //! neighbour learns of it.
 
+mod drain;
 mod events;
 mod reload;
 mod report;
@@ -11,10 +12,10 @@ mod session_bfd;
 mod session_links;
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fs::File,
     io::{self, BufWriter, Write},
-    net::{Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv6Addr, SocketAddr},
     path::Path,
     sync::{
         Arc,
@@ -180,7 +181,9 @@ pub struct Daemon<R: Role> {
     /// `None`: the end of a link is noticed when the hold time is over.
     link_watch: Option<LinkWatch>,
     pub(crate) bfd: Bfd,
-    /// When sessions that could not be configured are tried again.
+    /// Addresses of egress peers that are drained by a command.
+    drained: BTreeSet<IpAddr>,
+    /// When BFD sessions that could not be configured are tried again.
     bfd_retry_at: Option<Instant>,
     epoll: Epoll,
     trigger: Arc<Trigger>,
@@ -256,6 +259,7 @@ impl<R: Role> Daemon<R> {
             link_watch: session_links::watch(&epoll),
             bfd,
             bfd_retry_at: None,
+            drained: BTreeSet::new(),
             epoll,
             trigger,
             record: None,

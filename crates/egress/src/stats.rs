@@ -14,6 +14,7 @@ keiro_stats::stats! {
         gauge up: flag, "The session is established";
         gauge advertised: count, "Destinations advertised";
         gauge not_advertised: count, "Destinations that should be advertised and do not fit into a message, or the neighbour lacks a capability for";
+        gauge draining: flag, "Its routes are the last choice, by `drain` or `keiro egress drain`";
         counter times_up: count, "Times that the session came up";
         counter malformed_updates: updates, "Malformed UPDATEs whose routes were treated as withdrawn";
         counter discarded_attributes: count, "Malformed attributes that were discarded, while their routes stayed";

@@ -98,11 +98,34 @@ pub enum DaemonEvent {
         neighbour: String,
         reason: String,
     },
+    /// An egress peer is drained by a command, or used again.
+    Draining {
+        peer: String,
+        draining: bool,
+    },
     /// A change of forwarding failed.
     Refused {
         /// The change, and why it failed.
         reason: String,
     },
+}
+
+/// How far the draining of an egress peer, or its end, has come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainStatus {
+    pub peer: String,
+    pub draining: bool,
+    /// The peer's session is established.
+    pub up: bool,
+    /// Its accepted routes.
+    pub routes: usize,
+    /// Neighbours to which not all changes have been sent.
+    pub unsent: Vec<String>,
+    /// Destinations whose best path is the peer's; while it is drained, these have no other. `None`: not
+    /// all changes have been sent.
+    pub best_paths: Option<usize>,
+    /// Some of them.
+    pub examples: Vec<IpNet>,
 }
 
 /// The effect of a new configuration. Neighbours are given by name.

@@ -1,5 +1,6 @@
 //! `keiro asbr`, `keiro egress`: logging, configuration, then the daemon; and its answers.
 
+mod drain;
 mod text;
 
 use std::{fs, io::ErrorKind, os::unix::fs::MetadataExt, path::Path};
@@ -39,6 +40,11 @@ pub(crate) fn asbr(args: &args::Asbr) -> Result<(), Failure> {
 }
 
 pub(crate) fn egress(args: &args::Egress) -> Result<(), Failure> {
+    match &args.command {
+        Some(args::EgressCommand::Drain(args)) => return drain::drain(args, true),
+        Some(args::EgressCommand::Undrain(args)) => return drain::drain(args, false),
+        None => {}
+    }
     if args.daemon.cleanup {
         cleaned(kernel::cleanup_endpoint())?;
         if kernel::waits_for_a_path_manager() {

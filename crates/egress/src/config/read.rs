@@ -532,6 +532,7 @@ fn reflector(
         one_hop: it.ttl_security,
         local: it.local_address,
         next_hop: it.next_hop,
+        drain: false,
         bfd: None,
     })
 }
@@ -570,20 +571,13 @@ fn egress_neighbour(
         asn: our_asn(peer_asn)?,
         families: families(it.ipv4, false),
         import: Policy {
-            graceful_shutdown: match (it.drain, it.graceful_shutdown) {
-                (true, _) => GracefulShutdown::All,
-                (false, true) => GracefulShutdown::Received,
-                (false, false) => GracefulShutdown::Never,
+            graceful_shutdown: match it.graceful_shutdown {
+                true => GracefulShutdown::Received,
+                false => GracefulShutdown::Never,
             },
             ..values::guarded(it.import.policy(router.announce), router.locator)
         },
-        export: Policy {
-            graceful_shutdown: match it.drain {
-                true => GracefulShutdown::All,
-                false => GracefulShutdown::Never,
-            },
-            ..it.export.policy(router.announce)
-        },
+        export: it.export.policy(router.announce),
         passive: it.passive,
         hold_time: hold_time(it.hold_time.as_ref())?,
         add_path: it.add_path,
@@ -596,6 +590,7 @@ fn egress_neighbour(
         one_hop: it.ttl_security,
         local: it.local_address,
         next_hop: it.next_hop,
+        drain: it.drain,
         bfd: bfd::config(it.bfd.as_ref())?,
     })
 }

@@ -593,7 +593,7 @@ fn a_peer_is_drained_by_a_key_and_its_own_wish_is_honoured_unless_that_is_off() 
         let said = format!("asn = 65001\n{keys}");
         let text = ASBR.replacen("asn = 65001", &said, 1);
         let config = AsbrConfig::parse(&text, "asbr.toml").unwrap();
-        let peer = &config.peers[0].neighbour;
+        let peer = config.peers[0].neighbour.speaker_config();
         let found = (peer.import.graceful_shutdown, peer.export.graceful_shutdown);
         assert_eq!(found, (import, export), "{keys}");
     }

@@ -3,9 +3,9 @@
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::status::{Explanation, Reloaded, Status};
+use crate::status::{DrainStatus, Explanation, Reloaded, Status};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
     /// The status of the daemon.
@@ -17,6 +17,8 @@ pub enum Request {
     Monitor,
     /// Read the configuration file again.
     Reload,
+    /// Drain an egress peer, or use it again. Asked again, the answer has the progress.
+    Drain { peer: String, draining: bool },
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,6 +29,8 @@ pub enum Answer {
     Monitoring,
     /// The new configuration is in force.
     Reloaded(Box<Reloaded>),
+    /// Of [`Request::Drain`].
+    Drain(Box<DrainStatus>),
     /// The request was rejected, for this reason.
     Refused(String),
 }

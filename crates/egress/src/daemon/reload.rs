@@ -198,6 +198,7 @@ impl<R: Role> Daemon<R> {
         for ((neighbour, fate), id) in new.into_iter().zip(&fates).zip(&ids) {
             self.put(neighbour, *fate, *id, &before, &mut reloaded);
         }
+        self.forget_drained();
         self.set_vrps(vrps);
         self.end_record(&reloaded, !inputs.is_empty());
         self.inputs.extend(inputs);
@@ -297,8 +298,12 @@ impl<R: Role> Daemon<R> {
         fates.iter().filter_map(of).collect()
     }
 
-    fn speaker_config(&self, id: NeighbourId) -> Option<NeighbourConfig> {
+    pub(super) fn speaker_config(&self, id: NeighbourId) -> Option<NeighbourConfig> {
         let neighbour = self.neighbours[usize::from(id.0)].as_ref()?;
+        let neighbour = Neighbour {
+            drain: self.is_drained(id),
+            ..neighbour.clone()
+        };
         let mut own = neighbour.speaker_config();
         own.track_routes = self.role.tracks_routes(id);
         Some(own)

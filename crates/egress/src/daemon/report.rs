@@ -113,6 +113,14 @@ impl<R: Role> Daemon<R> {
                     self.reload(vec![asked.reply]);
                     continue;
                 }
+                Request::Drain { peer, draining } => {
+                    let answer = match self.drain(&peer, draining) {
+                        Ok(status) => Answer::Drain(Box::new(status)),
+                        Err(reason) => Answer::Refused(reason),
+                    };
+                    let _ = asked.reply.send(Reply::Answer(answer, None));
+                    continue;
+                }
             };
             let reply = Reply::Answer(answer, self.forwarding.view());
             // The client may have disconnected.
@@ -199,6 +207,7 @@ impl<R: Role> Daemon<R> {
                     up: status.state == State::Established,
                     advertised: status.advertised as u64,
                     not_advertised: status.not_advertised as u64,
+                    draining: self.is_drained(id),
                     times_up: status.times_up,
                     malformed_updates: status.malformed_updates,
                     discarded_attributes: status.discarded_attributes,

@@ -50,7 +50,7 @@ impl KernelView {
                     shown.kernel = table.map(|table| route(state, table, asked));
                 }
             }
-            Answer::Monitoring | Answer::Reloaded(_) | Answer::Refused(_) => {}
+            Answer::Monitoring | Answer::Reloaded(_) | Answer::Drain(_) | Answer::Refused(_) => {}
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod alone;
 mod comparison;
+mod drain;
 mod links;
 #[path = "../../../lab/tests/linux/memory.rs"]
 mod memory;
