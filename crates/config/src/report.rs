@@ -184,8 +184,11 @@ impl<'a> Report<'a> {
             self.omitted += 1;
             return;
         }
-        let problem = self.problem(at, message.into(), hint);
-        self.problems.push((at.start, problem));
+        let problem = (at.start, self.problem(at, message.into(), hint));
+        // A value that several entries share is read for each.
+        if !self.problems.contains(&problem) {
+            self.problems.push(problem);
+        }
     }
 
     /// The value, or `None` with its problem in the report.

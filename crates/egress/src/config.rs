@@ -6,6 +6,7 @@
 mod bfd;
 mod comparison;
 mod file;
+mod peer;
 mod read;
 mod roas;
 mod rules;

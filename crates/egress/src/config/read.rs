@@ -28,11 +28,11 @@ use toml::Spanned;
 
 use super::{
     AsbrConfig, Behaviour, Class, EgressPeer, EndpointConfig, EndpointPeer, Mptcp, Neighbour,
-    SpeakerConfig,
-    bfd::{self, BfdEntry},
+    SpeakerConfig, bfd,
     comparison::{self, ComparisonEntry},
-    file, roas,
-    rules::Filter,
+    file,
+    peer::{self, Group, Peer},
+    roas,
     values::{
         self, hold_time, interface, nexthop_ids, our_asn, restart_time, router_id, routes_max,
         rule_priority,
@@ -45,6 +45,8 @@ struct AsbrFile {
     asbr: Asbr,
     #[serde(default)]
     reflector: Vec<Spanned<Reflector>>,
+    #[serde(default)]
+    group: Vec<Spanned<Group>>,
     #[serde(default)]
     peer: Vec<Spanned<Peer>>,
 }
@@ -128,46 +130,6 @@ struct Reflector {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Peer {
-    name: String,
-    address: Spanned<IpAddr>,
-    asn: Option<Spanned<u32>>,
-    #[serde(default = "bgp_port")]
-    port: u16,
-    #[serde(default)]
-    passive: bool,
-    #[serde(default)]
-    ipv4: bool,
-    hold_time: Option<Spanned<Text<Duration>>>,
-    graceful_restart: Option<Spanned<Text<Duration>>>,
-    #[serde(default)]
-    add_path: bool,
-    routes_max: Option<Spanned<usize>>,
-    md5_file: Option<Spanned<PathBuf>>,
-    #[serde(default = "yes")]
-    ttl_security: bool,
-    local_address: Option<IpAddr>,
-    next_hop: Option<IpAddr>,
-    bfd: Option<Spanned<BfdEntry>>,
-    #[serde(default = "yes")]
-    graceful_shutdown: bool,
-    #[serde(default)]
-    drain: bool,
-    #[serde(default)]
-    import: Filter,
-    #[serde(default)]
-    export: Filter,
-    function: Option<Spanned<u16>>,
-    #[serde(default)]
-    behaviour: Behaviour,
-    rd: Option<Spanned<String>>,
-    rt: Option<Spanned<String>>,
-    table: Option<Spanned<u32>>,
-    interface: Option<Spanned<String>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct ServerPeer {
     name: String,
     rt: Spanned<String>,
@@ -193,7 +155,8 @@ pub(super) fn endpoint(text: &str, file: &str) -> Result<EndpointConfig, ConfigE
 }
 
 /// The configuration; `None` if a problem was reported.
-fn asbr_config(file: AsbrFile, report: &mut Report<'_>) -> Option<AsbrConfig> {
+fn asbr_config(mut file: AsbrFile, report: &mut Report<'_>) -> Option<AsbrConfig> {
+    report.keep(peer::inherit(&mut file.peer, &file.group));
     let it = file.asbr;
     let asn = *it.asn.get_ref();
     let own_asn = report.keep(our_asn(&it.asn));
@@ -284,7 +247,8 @@ fn egress_peer(
     let rt: RouteTarget = administrator(peer.rt.as_ref(), &default, entry.span())?;
     let at = peer.rd.as_ref().map_or(entry.span(), Spanned::span);
     used.once("rd", rd.0, &peer.name, "the route distinguisher", at)?;
-    if peer.behaviour == Behaviour::Neighbour && neighbour.address.is_ipv4() {
+    let behaviour = peer.behaviour.unwrap_or_default();
+    if behaviour == Behaviour::Neighbour && neighbour.address.is_ipv4() {
         let message =
             "behaviour: end.dx6 leads to an IPv6 address, and the peer has none; use \"end.dt6\"";
         return Err(LocatedError::new(entry.span(), message.to_owned()));
@@ -293,7 +257,7 @@ fn egress_peer(
     Ok(EgressPeer {
         neighbour,
         sid: sid.into(),
-        behaviour: peer.behaviour,
+        behaviour,
         rd,
         rt,
         table: table(
@@ -556,7 +520,7 @@ fn egress_neighbour(
     let (asn, it) = (router.asn, entry.get_ref());
     let address = used.neighbour(&it.name, &it.address, entry.span())?;
     let Some(peer_asn) = &it.asn else {
-        let message = "[[peer]] has no `asn`; add asn = 65001".to_owned();
+        let message = "[[peer]] has no `asn`, nor has its group; add asn = 65001".to_owned();
         return Err(LocatedError::new(entry.span(), message));
     };
     if *peer_asn.get_ref() == asn {
@@ -567,40 +531,40 @@ fn egress_neighbour(
     Ok(Neighbour {
         name: it.name.clone(),
         address,
-        port: it.port,
+        port: it.port.unwrap_or(bgp_port()),
         asn: our_asn(peer_asn)?,
-        families: families(it.ipv4, false),
+        families: families(it.ipv4.unwrap_or(false), false),
         import: Policy {
-            graceful_shutdown: match it.graceful_shutdown {
+            graceful_shutdown: match it.graceful_shutdown.unwrap_or(true) {
                 true => GracefulShutdown::Received,
                 false => GracefulShutdown::Never,
             },
-            ..values::guarded(it.import.policy(router.announce), router.locator)
+            ..values::guarded(it.import().policy(router.announce), router.locator)
         },
-        export: it.export.policy(router.announce),
-        passive: it.passive,
+        export: it.export().policy(router.announce),
+        passive: it.passive.unwrap_or(false),
         hold_time: hold_time(it.hold_time.as_ref())?,
-        add_path: it.add_path,
+        add_path: it.add_path.unwrap_or(false),
         graceful_restart: match &it.graceful_restart {
             None => None,
             Some(time) => restart_time(time)?,
         },
         routes_max: Some(routes_max(it.routes_max.as_ref())?.unwrap_or(ROUTES_MAX)),
         md5: it.md5_file.as_ref().map(md5_key).transpose()?,
-        one_hop: it.ttl_security,
+        one_hop: it.ttl_security.unwrap_or(true),
         local: it.local_address,
         next_hop: it.next_hop,
-        drain: it.drain,
+        drain: it.drain.unwrap_or(false),
         bfd: bfd::config(it.bfd.as_ref())?,
     })
 }
 
 /// What is wrong with rules about the RPKI; `None`: nothing.
 fn rpki_misuse(peer: &Peer, has_file: bool) -> Option<&'static str> {
-    if peer.export.asks_rpki() {
+    if peer.export().asks_rpki() {
         return Some("export: `rpki` is about routes of others; ask for it in `import`");
     }
-    (peer.import.asks_rpki() && !has_file)
+    (peer.import().asks_rpki() && !has_file)
         .then_some("import: `rpki` needs `rpki_file` in [asbr], which says who may announce what")
 }
 

@@ -582,6 +582,65 @@ fn bfd_is_on_or_off_or_has_intervals_that_a_process_can_keep() {
 }
 
 #[test]
+fn peers_of_a_group_have_its_values_unless_they_have_their_own() {
+    let group = r#"
+[[group]]
+name = "exchange"
+asn = 65003
+import = [{ prefixes = ["2000::/3 le 48"], path_max = 5 }]
+export = "own"
+routes_max = 5000
+ttl_security = false
+bfd = true
+hold_time = "9s"
+"#;
+    let lines = (1..=40).map(|number| {
+        format!("  {{ group = \"exchange\", name = \"p{number}\", address = \"2001:db8:77::{number}\" }},\n")
+    });
+    let (head, _) = ASBR.split_once("[[reflector]]").unwrap();
+    let peers: String = lines.collect();
+    // Keys of the file's beginning come before its tables.
+    let text = |own: &str| format!("peer = [\n{own}{peers}]\n{head}{group}");
+    let own = "  { group = \"exchange\", name = \"own\", address = \"2001:db8:78::1\", asn = 65004, \
+               hold_time = \"30s\", bfd = false, export = \"none\" },\n";
+    let config = AsbrConfig::parse(&text(own), "asbr.toml").unwrap();
+    let neighbours: Vec<_> = config.peers.iter().map(|peer| &peer.neighbour).collect();
+    assert_eq!(neighbours.len(), 41);
+    for peer in &neighbours[1..] {
+        assert_eq!((peer.asn, peer.routes_max), (65003, Some(5000)));
+        assert!(!peer.one_hop && peer.bfd.is_some() && peer.export.rules.len() == 1);
+        // The locator and martians come first.
+        assert_eq!(peer.import.rules[1].as_path.length_max, Some(5));
+    }
+    let own = neighbours[0];
+    assert_eq!((own.asn, own.bfd), (65004, None));
+    assert_eq!(own.hold_time, Duration::from_secs(30));
+    assert!(own.export.rules.is_empty() && own.import.rules.len() == 2);
+    // Segments, tables and the like are each peer's own.
+    let sids: BTreeSet<_> = config.peers.iter().map(|peer| peer.sid).collect();
+    assert_eq!(sids.len(), 41);
+
+    let refused = |text: String| AsbrConfig::parse(&text, "a").unwrap_err().to_string();
+    let misspelt = text("  { group = \"exchang\", name = \"x\", address = \"2001:db8:79::1\" },\n");
+    let error = refused(misspelt);
+    assert!(
+        error.contains("there is no group `exchang`; there are `exchange`"),
+        "{error}"
+    );
+    let twice = refused(text("") + group);
+    assert!(twice.contains("there are two groups `exchange`"), "{twice}");
+    let address = refused(text("").replacen("routes_max = 5000", "function = 1", 1));
+    assert!(address.contains("function"), "{address}");
+    // A wrong value is reported once, at its place in the group.
+    let wrong = refused(text("").replacen("\"9s\"", "\"1s\"", 1));
+    assert_eq!(
+        wrong.matches("hold_time").count(),
+        2,
+        "message and line: {wrong}"
+    );
+}
+
+#[test]
 fn a_peer_is_drained_by_a_key_and_its_own_wish_is_honoured_unless_that_is_off() {
     use keiro_bgp::policy::GracefulShutdown::{All, Never, Received};
     for (keys, import, export) in [
