@@ -197,6 +197,9 @@ impl fmt::Display for NoForecast {
     /// One line, with the numbers it was judged by.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
+            Self::Overloaded { load } if load >= 10.0 => {
+                write!(f, "overloaded: {load:.0} times the path's rate is asked for")
+            }
             Self::Overloaded { load } => {
                 write!(
                     f,
