@@ -21,7 +21,7 @@ impl Session {
 
     /// The peer says that a tenant of it has more to send than its window and rate let go.
     pub(super) fn on_tenant_limited(&mut self, now: Instant, tenant: TenantId) {
-        self.scheduler.tenants_mut().on_limited(now, tenant);
+        self.scheduler.on_tenant_limited(now, tenant);
     }
 
     /// Tenants of the peer are limited.
@@ -31,7 +31,7 @@ impl Session {
 
     /// Largest rate per weight, bit/s, at which a limited tenant of the peer arrives.
     pub(crate) fn largest_limited_rate(&mut self, now: Instant) -> Option<f64> {
-        self.scheduler.tenants_mut().largest_limited_rate(now)
+        self.scheduler.largest_limited_rate(now)
     }
 
     /// The next packet is to report this unit.
@@ -41,12 +41,12 @@ impl Session {
 
     /// The peer reports a unit.
     pub(super) fn on_unit_report(&mut self, now: Instant, unit: Bandwidth) {
-        self.scheduler.tenants_mut().on_unit_report(now, unit);
+        self.scheduler.on_unit_report(now, unit);
     }
 
     /// Reports to the driver that a configured unit contradicts what is found.
     pub(super) fn report_contradiction(&mut self) {
-        if let Some(of) = self.scheduler.tenants_mut().take_contradiction() {
+        if let Some(of) = self.scheduler.take_contradiction() {
             self.events.push_back(Event::UnitContradicted {
                 peer: self.id,
                 path: of.path,
@@ -78,7 +78,7 @@ impl Session {
             return;
         }
         let room = end.saturating_sub(out.len()) / Frame::TENANT_LIMITED_LEN_MAX;
-        let limited = self.scheduler.tenants_mut().poll_limited(now, path, room);
+        let limited = self.scheduler.poll_limited(now, path, room);
         for tenant in limited {
             Frame::TenantLimited(tenant.0).encode(out);
         }
@@ -95,7 +95,7 @@ impl Session {
     ) {
         if out.len() + Frame::TENANT_LIMITED_LEN_MAX <= end
             && self.shares_unit()
-            && self.scheduler.tenants_mut().take_limited(now, path, tenant)
+            && self.scheduler.take_limited(now, path, tenant)
         {
             Frame::TenantLimited(tenant.0).encode(out);
         }

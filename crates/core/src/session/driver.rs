@@ -54,7 +54,7 @@ impl Session {
             lifetime: entry.lifetime(),
         };
         let path = entry.active();
-        let id = self.scheduler.queues_mut().push_message(message, path);
+        let id = self.scheduler.push_message(message, path);
         Ok(MessageId(id))
     }
 
@@ -86,8 +86,7 @@ impl Session {
         };
         let path = entry.active();
         let idle = self.is_coalescing_idle(path);
-        let queues = self.scheduler.queues_mut();
-        for app in queues.push_datagram(datagram, needs, path) {
+        for app in self.scheduler.push_datagram(datagram, needs, path) {
             self.apps.on_datagram_dropped(app);
         }
         self.on_coalescing_began(now, path, idle);
@@ -144,8 +143,8 @@ impl Session {
         let is_spread = self.apps.get(app).is_some_and(App::is_spread);
         // The flow may move to any path.
         let least_room = is_spread.then(|| self.packet_room(tenant, app)).flatten();
-        let tenants = self.scheduler.tenants_mut();
-        if tenant == TenantId::ZERO || !tenants.knows(tenant) {
+        let scheduler = &mut self.scheduler;
+        if tenant == TenantId::ZERO || !scheduler.tenants().knows(tenant) {
             return Err(PacketError::UnknownTenant);
         }
         let entry = self
@@ -156,7 +155,7 @@ impl Session {
         let route = match is_spread && entry.active().is_some() {
             true => {
                 let key = FlowKey::new(tenant, app, packet.flow_hash);
-                let choices = spreading::flow_choices(now, &self.paths, tenants);
+                let choices = spreading::flow_choices(now, &self.paths, scheduler.tenants());
                 let route = self
                     .flow_paths
                     .on_packet(now, key, packet.data.len(), &choices);
@@ -164,7 +163,7 @@ impl Session {
                     && let Some(from) = route.moved_from
                     && let Some(to) = self.paths.get(route.path)
                 {
-                    tenants.move_flow(now, key, from, to.id_and_mtu());
+                    scheduler.move_flow(now, key, from, to.id_and_mtu());
                 }
                 route.map(|route| route.path)
             }
@@ -172,13 +171,13 @@ impl Session {
         };
         let path = route.or(entry.active());
         let Some(path) = path.and_then(|path| self.paths.get(path)) else {
-            tenants.count_drop(tenant, |drops| drops.no_path += 1);
+            scheduler.count_drop(tenant, |drops| drops.no_path += 1);
             return Err(PacketError::NoPath);
         };
         let room = room_for_packet(path, tenant);
         let (len, room) = (packet.data.len(), least_room.unwrap_or(room).min(room));
         if len > room && !(splits && len <= SPLIT_PACKET_MAX) {
-            tenants.count_drop(tenant, |drops| drops.too_long += 1);
+            scheduler.count_drop(tenant, |drops| drops.too_long += 1);
             return Err(PacketError::TooLong { len, room });
         }
         entry.on_accepted(now, len);
@@ -187,7 +186,7 @@ impl Session {
             app,
             packet,
         };
-        tenants.push(now, path.id_and_mtu(), packet);
+        scheduler.push_packet(now, path.id_and_mtu(), packet);
         Ok(())
     }
 
@@ -250,7 +249,7 @@ impl Session {
 
     /// See [`Streams::room`](super::stream::Streams::room).
     pub(crate) fn stream_room(&mut self, id: StreamId) -> Option<usize> {
-        self.streams.room(self.scheduler.queues_mut(), id)
+        self.streams.room(&mut self.scheduler, id)
     }
 
     /// Nothing more will be written.

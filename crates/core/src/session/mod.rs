@@ -358,7 +358,7 @@ impl Session {
         self.apps.configure(config);
         self.assign_tenant(id);
         let path = self.apps.active_path(id);
-        self.scheduler.queues_mut().set_spread(id, is_spread, path);
+        self.scheduler.set_spread(id, is_spread, path);
         self.choose_path(id, MoveReason::Assigned);
     }
 
@@ -372,7 +372,7 @@ impl Session {
         if self.apps.is_removed(id) && !self.scheduler.queues().has_app(id) {
             self.apps.forget(id);
             self.assign_tenant(id);
-            self.scheduler.queues_mut().set_spread(id, false, None);
+            self.scheduler.set_spread(id, false, None);
         }
     }
 
@@ -388,7 +388,7 @@ impl Session {
     }
 
     pub(crate) fn remove_tenant(&mut self, id: TenantId) {
-        self.scheduler.tenants_mut().remove(id);
+        self.scheduler.remove_tenant(id);
         self.unknown_tenants.on_removed(id);
         self.prefix_mismatches.on_removed(id);
         self.assign_tenant_apps(id);
@@ -423,7 +423,7 @@ impl Session {
     }
 
     pub(crate) fn set_scheduler(&mut self, scheduler: SchedulerKind) {
-        self.scheduler.queues_mut().set_scheduler(scheduler);
+        self.scheduler.set_kind(scheduler);
     }
 
     pub(crate) fn set_probe_share(&mut self, share: Probability) {
@@ -496,9 +496,7 @@ impl Session {
                 .min(usize::from(path.mtu()))
                 .saturating_sub(usize::from(path.ip_overhead()) + AGGREGATE_OVERHEAD + parity)
         });
-        self.scheduler
-            .queues_mut()
-            .set_coalescing_max(path.id(), limit as u64);
+        self.scheduler.set_coalescing_max(path.id(), limit as u64);
     }
 
     /// A packet of `len` bytes left `socket` to `remote` without asking a pacer.
@@ -526,7 +524,7 @@ impl Session {
         let spare_memory = self.spare_memory();
         let cx = StreamContext {
             spare_memory,
-            queues: self.scheduler.queues_mut(),
+            scheduler: &mut self.scheduler,
             apps: &mut self.apps,
             paths: &self.paths,
         };
@@ -580,7 +578,7 @@ impl Session {
 
     /// Ends every message: the peer is removed.
     pub(crate) fn abandon(&mut self, now: Instant) {
-        for (id, message) in self.scheduler.queues_mut().take_all() {
+        for (id, message) in self.scheduler.take_all_messages() {
             let outcome = match message.has_left_whole() {
                 true => MessageOutcome::Unknown(UnknownCause::PeerRemoved),
                 false => MessageOutcome::Refused(RefusalReason::NotSent),
@@ -592,7 +590,7 @@ impl Session {
     /// Ends the messages that the peer may have delivered and does not know any more. They are not sent
     /// again: each would be delivered twice if it was delivered before.
     fn end_unknown_messages(&mut self, now: Instant) {
-        for (id, message) in self.scheduler.queues_mut().take_fully_sent() {
+        for (id, message) in self.scheduler.take_fully_sent_messages() {
             let outcome = MessageOutcome::Unknown(UnknownCause::PeerRestarted);
             self.on_message_ended(now, id, &message, MessageEnd::here(outcome));
         }
@@ -642,16 +640,14 @@ impl Session {
         self.on_stream_events();
         let share = self.settings.probe_share;
         self.paths.on_peer_restarted(now, first_number, share);
-        let tenants = self.scheduler.tenants_mut();
         for path in self.paths.iter() {
-            tenants.restart(now, path.id(), path.mtu(), true);
+            self.scheduler
+                .restart_controllers(now, path.id_and_mtu(), true);
         }
         self.choose_paths(MoveReason::PathDown);
         self.end_unknown_messages(now);
         let apps = &self.apps;
-        self.scheduler
-            .queues_mut()
-            .restart(credit, |app| apps.active_path(app));
+        self.scheduler.on_peer_restarted(credit, |app| apps.active_path(app));
         self.check_up(now);
     }
 
@@ -702,8 +698,7 @@ impl Session {
         };
         self.apps.on_message_done(message.app, result);
         let path = self.apps.active_path(message.app);
-        let queues = self.scheduler.queues_mut();
-        queues.on_message_ended(message.app, path);
+        self.scheduler.on_message_ended(message.app, path);
         self.events.push_back(Event::MessageDone {
             peer: self.id,
             app: message.app,
@@ -733,11 +728,10 @@ impl Session {
         self.prefix_mismatches.check_invariants();
         self.delay_samples.check_invariants();
         for (id, tenant, bytes) in self.scheduler.tenants().in_flight() {
-            // Where paths are not shared, windows are not kept.
             let path = self.paths.get(id);
             let in_flight = path.map_or(0, |path| path.unresolved_bytes_of(tenant));
             assert!(
-                bytes <= in_flight || !self.scheduler.tenants().is_shared(),
+                bytes <= in_flight,
                 "{tenant:?} on {id:?}: the window counts {bytes} bytes, and {in_flight} are in flight"
             );
         }

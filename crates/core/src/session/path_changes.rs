@@ -28,7 +28,7 @@ impl Session {
     /// IP packets that wait for a path that is gone move to the paths of their applications.
     pub(super) fn move_packets(&mut self, now: Instant, id: PathId) {
         let (apps, paths) = (&self.apps, &self.paths);
-        self.scheduler.tenants_mut().move_all(now, id, |app| {
+        self.scheduler.move_packets(now, id, |app| {
             let path = paths.get(apps.active_path(app)?)?;
             Some(path.id_and_mtu())
         });
@@ -51,7 +51,7 @@ impl Session {
         if from == to {
             return;
         }
-        self.scheduler.queues_mut().move_app(app, from, to);
+        self.scheduler.move_app(app, from, to);
         self.apps.on_path_selected(app, to);
         self.events.push_back(Event::AppMoved {
             peer: self.id,

@@ -21,6 +21,7 @@ use super::{
     receiver::{ReceivedDatagram, ReceivedPacket},
     sent_frames::MessageControl,
     stream::ArrivedBytes,
+    tenant::PathMtu,
     train::TrainPacket,
 };
 use crate::{
@@ -431,8 +432,8 @@ impl Session {
             }
             Frame::Credit(granted) => {
                 let apps = &self.apps;
-                let queues = self.scheduler.queues_mut();
-                queues.on_credit(granted, |app| apps.active_path(app));
+                self.scheduler
+                    .on_message_credit(granted, |app| apps.active_path(app));
             }
             _ => {}
         }
@@ -507,7 +508,8 @@ impl Session {
         }
         if validated.came_up || validated.moved_from.is_some() {
             let mtu = self.paths.get(path).map_or(0, Path::mtu);
-            self.scheduler.tenants_mut().restart(now, path, mtu, false);
+            self.scheduler
+                .restart_controllers(now, PathMtu { path, mtu }, false);
             if validated.came_up && mtu < MTU_BASE {
                 self.on_mtu_changed(path, mtu);
             }
@@ -575,12 +577,12 @@ impl Session {
     /// An IP packet of a tenant arrived.
     fn deliver_packet(&mut self, now: Instant, packet: ReceivedPacket<'_>) {
         let tenant = packet.tenant;
-        let tenants = self.scheduler.tenants_mut();
-        if !tenants.on_received(tenant, packet.data.len()) {
+        if !self.scheduler.on_packet_received(tenant, packet.data.len()) {
             return self.on_packet_of_unknown_tenant(now, tenant);
         }
         if self.receiver.is_delivery_full() {
-            tenants.count_drop(tenant, |drops| drops.arrived += 1);
+            self.scheduler
+                .count_drop(tenant, |drops| drops.arrived += 1);
             return;
         }
         self.receiver.deliver_packet(packet);
@@ -618,12 +620,11 @@ impl Session {
 
     /// The peer drops packets of a tenant of ours, since it does not know it.
     fn on_unknown_tenant(&mut self, now: Instant, tenant: TenantId, packets: u64) {
-        let tenants = self.scheduler.tenants_mut();
-        if !tenants.knows(tenant) {
+        if !self.scheduler.tenants().knows(tenant) {
             return;
         }
         let report = self.unknown_tenants.on_report(now, tenant, packets);
-        tenants.count_drop(tenant, |drops| {
+        self.scheduler.count_drop(tenant, |drops| {
             drops.unknown_at_peer = drops.unknown_at_peer.saturating_add(report.dropped);
         });
         if report.is_news {
@@ -650,7 +651,7 @@ impl Session {
         status: MessageStatus,
         whole_at: u32,
     ) {
-        let Some((id, message)) = self.scheduler.queues_mut().finish(wire_id) else {
+        let Some((id, message)) = self.scheduler.finish_message(wire_id) else {
             return;
         };
         let outcome = match status {

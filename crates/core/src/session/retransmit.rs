@@ -4,6 +4,7 @@ use keiro_units::Instant;
 
 use super::{
     Session, recovery::ResolvedPacket, scheduler::ResolvedPackets, sent_frames::SentFrame,
+    tenant::PathMtu,
 };
 use crate::{event::Event, id::PathId, trace::TraceKind};
 
@@ -42,7 +43,8 @@ impl Session {
         if let Some(mtu) = path.and_then(|path| path.on_packets_lost(now, &lost)) {
             self.on_mtu_changed(id, mtu);
             // The losses that have shown it were taken for congestion.
-            self.scheduler.tenants_mut().restart(now, id, mtu, false);
+            self.scheduler
+                .restart_controllers(now, PathMtu { path: id, mtu }, false);
         }
         self.requeue(now, id, lost);
     }
@@ -55,8 +57,7 @@ impl Session {
         resolved: ResolvedPackets<'_>,
     ) {
         if let Some(path) = self.paths.get(path) {
-            let tenants = self.scheduler.tenants_mut();
-            tenants.on_capacity(path.id(), path.line_capacity());
+            self.scheduler.on_capacity(path.id(), path.line_capacity());
             let path = path.id_and_mtu();
             self.scheduler.on_packets_resolved(now, path, resolved);
             self.report_contradiction();
@@ -90,9 +91,7 @@ impl Session {
             } => {
                 let app = self.scheduler.queues().app_of_message(message);
                 let path = app.and_then(|app| self.apps.active_path(app));
-                self.scheduler
-                    .queues_mut()
-                    .on_lost(message, start, end, path);
+                self.scheduler.on_message_lost(message, start, end, path);
             }
             SentFrame::MessageControl(frame) => self.control.push(frame),
             SentFrame::StreamReset { stream, reason } => {
@@ -101,18 +100,14 @@ impl Session {
             SentFrame::Credit => self.receiver.on_credit_lost(),
             SentFrame::Stream { stream, range } => {
                 let path = self.path_of_stream(stream);
-                self.scheduler
-                    .queues_mut()
-                    .on_stream_lost(now, stream, range, path);
+                self.scheduler.on_stream_lost(now, stream, range, path);
             }
             SentFrame::StreamOpen(stream) => {
                 let path = self.path_of_stream(stream);
-                self.scheduler
-                    .queues_mut()
-                    .on_stream_open_lost(now, stream, path);
+                self.scheduler.on_stream_open_lost(now, stream, path);
             }
             SentFrame::StreamCredit(stream) => self.streams.on_credit_lost(stream),
-            SentFrame::StreamReturn(stream) => self.scheduler.queues_mut().on_return_lost(stream),
+            SentFrame::StreamReturn(stream) => self.scheduler.on_stream_return_lost(stream),
             SentFrame::Datagram { .. } | SentFrame::Packets { .. } | SentFrame::Ack { .. } => {}
         }
     }

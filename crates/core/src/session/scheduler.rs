@@ -3,10 +3,13 @@
 //!
 //! It joins two components. [`SendQueues`] has the items of every tenant in order of their deadlines;
 //! [`Tenants`] has their IP packets, their windows, and the order of their turns. No other component asks
-//! one about the other. Tenant 0 takes its turns like any other; frames of the protocol itself are
-//! sent in its turns, and are the only thing that its window does not hold back.
+//! one about the other, and no other changes them: what the session does with items is in [`items`] and
+//! [`streams`], what it does with tenants and their packets in [`tenants`]. Tenant 0 takes its turns like any other;
+//! frames of the protocol itself are sent in its turns, and are the only thing that its window does not hold back.
 
-use std::collections::BTreeMap;
+mod items;
+mod streams;
+mod tenants;
 
 use keiro_units::Instant;
 
@@ -14,12 +17,13 @@ use super::{
     path::AckSignals,
     recovery::ResolvedPacket,
     send_queues::{Coalescing, SendQueues},
-    tenant::{DeliveryReport, ItemsState, PathMtu, SchedulerGrant, SendingPath, Tenants},
+    tenant::{
+        DeliveryReport, GrantKind, ItemsState, PathMtu, SchedulerGrant, SendingPath, Tenants,
+    },
 };
 use crate::{
     config::SchedulerKind,
     id::{AppId, PathId, TenantId},
-    tenant::{TenantConfig, TenantError},
 };
 
 /// What waits to be sent to one peer, and whose turn it is.
@@ -27,6 +31,8 @@ use crate::{
 pub(crate) struct SendScheduler {
     queues: SendQueues,
     tenants: Tenants,
+    /// Empty between calls.
+    reports: DeliveryReports,
 }
 
 /// Bounds of what waits to be sent to one peer.
@@ -48,15 +54,14 @@ pub(crate) struct ResolvedPackets<'a> {
 }
 
 impl ResolvedPackets<'_> {
-    /// The same for every tenant. The peer counts CE marks of all packets together, those that left
+    /// Adds up what became of them, by tenant. The peer counts CE marks of all packets together, those that left
     /// with one among them.
-    fn reports(&self) -> BTreeMap<TenantId, DeliveryReport> {
+    fn add_to(&self, reports: &mut DeliveryReports) {
         let left_marked = self.acked.iter().filter(|packet| packet.owner.ecn == 3);
         let marks = self.signals.map_or(0, |signals| signals.ce_marks);
         let mut marks = marks.saturating_sub(left_marked.count() as u64);
-        let mut reports: BTreeMap<TenantId, DeliveryReport> = BTreeMap::new();
         for packet in self.acked {
-            let report = reports.entry(packet.owner.tenant).or_default();
+            let report = reports.of(packet.owner.tenant);
             let bytes = u64::from(packet.ip_bytes);
             report.acked += 1;
             report.acked_bytes += bytes;
@@ -69,14 +74,29 @@ impl ResolvedPackets<'_> {
             }
         }
         for packet in self.lost {
-            let report = reports.entry(packet.owner.tenant).or_default();
+            let report = reports.of(packet.owner.tenant);
             report.lost.add(packet);
             report.no_longer_in_flight += u64::from(packet.ip_bytes);
         }
         if let Some((tenant, round_trip)) = self.signals.and_then(|signals| signals.sampled) {
-            reports.entry(tenant).or_default().round_trip = Some(round_trip);
+            reports.of(tenant).round_trip = Some(round_trip);
         }
-        reports
+    }
+}
+
+/// Reports of one acknowledgement, in order of their tenants. The memory is kept for the next.
+#[derive(Debug, Default)]
+struct DeliveryReports(Vec<(TenantId, DeliveryReport)>);
+
+impl DeliveryReports {
+    fn of(&mut self, tenant: TenantId) -> &mut DeliveryReport {
+        let Self(reports) = self;
+        let place = reports.binary_search_by_key(&tenant, |(of, _)| *of);
+        let place = place.unwrap_or_else(|place| {
+            reports.insert(place, (tenant, DeliveryReport::default()));
+            place
+        });
+        &mut reports[place].1
     }
 }
 
@@ -85,35 +105,18 @@ impl SendScheduler {
         Self {
             queues: SendQueues::new(kind, limits.message_bytes_max),
             tenants: Tenants::new(limits.tenants_max, limits.packet_bytes_max),
+            reports: DeliveryReports::default(),
         }
     }
 
+    /// What waits of messages, datagrams and streams.
     pub(crate) fn queues(&self) -> &SendQueues {
         &self.queues
     }
 
-    pub(crate) fn queues_mut(&mut self) -> &mut SendQueues {
-        &mut self.queues
-    }
-
+    /// The tenants, with their IP packets that wait.
     pub(crate) fn tenants(&self) -> &Tenants {
         &self.tenants
-    }
-
-    pub(crate) fn tenants_mut(&mut self) -> &mut Tenants {
-        &mut self.tenants
-    }
-
-    pub(crate) fn set_tenant(
-        &mut self,
-        now: Instant,
-        config: TenantConfig,
-    ) -> Result<(), TenantError> {
-        if !self.tenants.is_shared() {
-            self.tenants.on_sharing_begins();
-            self.queues.wake_all(TenantId::ZERO);
-        }
-        self.tenants.set(now, config)
     }
 
     /// Has the items of an application wait for their tenant, or for tenant 0 if that is not
@@ -134,21 +137,25 @@ impl SendScheduler {
         self.queues.is_empty() && self.tenants.is_idle()
     }
 
+    /// Tenants of which items have come for a path get their turns.
+    pub(crate) fn admit_woken(&mut self, now: Instant, path: SendingPath) {
+        while let Some(tenant) = self.queues.take_woken(path.id) {
+            let state = self.items_state(path.id, tenant);
+            self.tenants.on_items(now, path.id_and_mtu(), tenant, state);
+        }
+    }
+
     /// What leaves next on a path; `None`: nothing may leave now. The grant is followed by
     /// [`on_sent`](Self::on_sent) or [`on_refused`](Self::on_refused).
     pub(crate) fn poll_next(&mut self, now: Instant, path: SendingPath) -> Option<SchedulerGrant> {
         let may_coalesce = path.coalescing_at <= now;
-        if !self.tenants.is_shared() {
-            let waits_until = self.alone_waits_until(path)?;
-            return (waits_until <= now).then_some(SchedulerGrant::ALONE);
-        }
-        for tenant in self.queues.take_woken(path.id) {
-            self.tenants.on_items(now, path.id, path.mtu, tenant);
-        }
+        self.admit_woken(now, path);
         if may_coalesce {
             self.tenants.on_may_coalesce(path.id);
         }
-        let Self { queues, tenants } = self;
+        let Self {
+            queues, tenants, ..
+        } = self;
         tenants.poll_next(now, path, |tenant| {
             match queues.first(path.id, tenant, may_coalesce) {
                 Some(_) => ItemsState::Ready,
@@ -162,9 +169,6 @@ impl SendScheduler {
 
     /// When something may leave over a path, pacing aside; in the past: at once.
     pub(crate) fn waits_until(&self, path: SendingPath) -> Option<Instant> {
-        if !self.tenants.is_shared() {
-            return self.alone_waits_until(path);
-        }
         let is_woken = self.queues.has_woken(path.id) || path.control_waits;
         let at_once = is_woken.then_some(Instant::ZERO);
         let coalescing = self.tenants.awaits_coalescing(path.id);
@@ -173,14 +177,16 @@ impl SendScheduler {
         [at_once, coalescing, turn].into_iter().flatten().min()
     }
 
-    /// The same where tenant 0 is the only one, so that there are neither turns nor windows.
-    fn alone_waits_until(&self, path: SendingPath) -> Option<Instant> {
-        let (queues, zero) = (&self.queues, TenantId::ZERO);
-        if path.control_waits || queues.has_ready(path.id, zero, Coalescing::No) {
-            return Some(Instant::ZERO);
+    /// What a tenant has of items for a path.
+    fn items_state(&self, path: PathId, tenant: TenantId) -> ItemsState {
+        let queues = &self.queues;
+        if queues.has_ready(path, tenant, Coalescing::No) {
+            ItemsState::Ready
+        } else if queues.has_ready(path, tenant, Coalescing::Yes) {
+            ItemsState::Coalescing
+        } else {
+            ItemsState::None
         }
-        let coalesces = queues.has_ready(path.id, zero, Coalescing::Yes);
-        coalesces.then_some(path.coalescing_at)
     }
 
     /// A packet that was granted has left. `bytes`: its IP bytes.
@@ -191,16 +197,17 @@ impl SendScheduler {
         grant: SchedulerGrant,
         bytes: u64,
     ) {
-        if self.tenants.is_shared() {
-            self.tenants.on_sent(now, path, grant, bytes);
+        if grant.kind == GrantKind::Items {
+            let state = self.items_state(path, grant.tenant);
+            self.tenants.on_items_sent(path, grant.tenant, state);
+            self.queues.forget_woken(path, grant.tenant);
         }
+        self.tenants.on_sent(now, path, grant, bytes);
     }
 
-    /// What was granted could not be written: it waits until the path may send an aggregate.
+    /// What was granted could not be written: items wait until the path may send an aggregate.
     pub(crate) fn on_refused(&mut self, path: PathId, grant: SchedulerGrant) {
-        if self.tenants.is_shared() {
-            self.tenants.on_items_refused(path, grant);
-        }
+        self.tenants.on_refused(path, grant);
     }
 
     /// A packet of a tenant has left that was not granted. `ip_bytes`: its size.
@@ -211,9 +218,7 @@ impl SendScheduler {
         tenant: TenantId,
         ip_bytes: u64,
     ) {
-        if self.tenants.is_shared() {
-            self.tenants.on_ungranted_sent(now, path, tenant, ip_bytes);
-        }
+        self.tenants.on_ungranted_sent(now, path, tenant, ip_bytes);
     }
 
     /// Reports to the tenants' controllers what became of their packets.
@@ -223,11 +228,12 @@ impl SendScheduler {
         path: PathMtu,
         resolved: ResolvedPackets<'_>,
     ) {
-        if !self.tenants.is_shared() {
-            return;
-        }
-        for (tenant, report) in resolved.reports() {
-            self.tenants.on_delivery_report(now, path, tenant, &report);
+        let Self {
+            tenants, reports, ..
+        } = self;
+        resolved.add_to(reports);
+        for (tenant, report) in reports.0.drain(..) {
+            tenants.on_delivery_report(now, path, tenant, &report);
         }
     }
 
@@ -237,6 +243,7 @@ impl SendScheduler {
     pub(crate) fn check_invariants(&self) {
         self.queues.check_invariants();
         self.tenants.check_invariants();
+        assert!(self.reports.0.is_empty(), "reports reach their tenants");
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) use self::credit_return::CreditReturns;
 pub(crate) use self::{
     datagrams::DatagramNeeds,
     messages::{NewMessage, OutMessage},
-    packetize::{CONTENT_HEAD_MAX, FrameBuf, ItemSelection, WritableStream},
+    packetize::{CONTENT_HEAD_MAX, FrameBuf, ItemSelection, WritableStream, WrittenItems},
     ready::{Coalescing, SendItem},
     sending_half::OutStream,
 };
@@ -197,13 +197,18 @@ impl SendQueues {
     }
 
     /// See [`ReadyQueues::take_woken`].
-    pub(crate) fn take_woken(&mut self, path: PathId) -> Vec<TenantId> {
+    pub(crate) fn take_woken(&mut self, path: PathId) -> Option<TenantId> {
         self.ready.take_woken(path)
     }
 
-    /// See [`ReadyQueues::wake_all`].
-    pub(crate) fn wake_all(&mut self, tenant: TenantId) {
-        self.ready.wake_all(tenant);
+    /// See [`ReadyQueues::forget_woken`].
+    pub(crate) fn forget_woken(&mut self, path: PathId, tenant: TenantId) {
+        self.ready.forget_woken(path, tenant);
+    }
+
+    /// See [`ReadyQueues::wake_path`].
+    pub(crate) fn wake_path(&mut self, path: PathId) {
+        self.ready.wake_path(path);
     }
 
     /// See [`ReadyQueues::has_woken`].

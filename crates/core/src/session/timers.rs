@@ -27,7 +27,7 @@ impl Session {
             self.choose_paths(MoveReason::PathUp);
         }
         self.receiver.on_timeout(now);
-        self.scheduler.queues_mut().return_credit(now);
+        self.scheduler.return_stream_credit(now);
         let unreachable_since = self.reachability.unreachable_since;
         let (streams, mut cx) = self.streams();
         streams.on_timeout(now, &mut cx, unreachable_since);
@@ -96,7 +96,7 @@ impl Session {
     }
 
     fn expire_messages(&mut self, now: Instant) {
-        for (id, message) in self.scheduler.queues_mut().take_expired(now) {
+        for (id, message) in self.scheduler.take_expired_messages(now) {
             if let Some(wire_id) = message.wire_id {
                 let total = message.body.len() as u32;
                 self.control
@@ -109,7 +109,7 @@ impl Session {
 
     /// Drops datagrams that are of no use any more, as after an outage.
     pub(super) fn expire_datagrams(&mut self, now: Instant) {
-        for app in self.scheduler.queues_mut().expire_datagrams(now) {
+        for app in self.scheduler.expire_datagrams(now) {
             self.apps.on_datagram_expired(app);
         }
     }

@@ -146,9 +146,7 @@ impl Session {
         self.expire_datagrams(now);
         if self.scheduler.queues().has_spread() {
             let carried_by_others = spreading::carried_by_others(now, &self.paths);
-            self.scheduler
-                .queues_mut()
-                .set_spread_over(carried_by_others);
+            self.scheduler.set_spread_over(carried_by_others);
         }
         self.took_turn = false;
         for id in self.paths.polling_order() {
@@ -403,6 +401,7 @@ impl Session {
             }
         }
         let path = self.paths.get(id)?;
+        self.scheduler.admit_woken(now, self.sending_path(path));
         let wants = self.wants_to_send(path, now);
         let path = self.paths.get_mut(id)?;
         match wants {

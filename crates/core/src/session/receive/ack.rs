@@ -95,7 +95,7 @@ impl Session {
                     message,
                     start,
                     end,
-                } => self.scheduler.queues_mut().on_acked(message, start, end),
+                } => self.scheduler.on_message_acked(message, start, end),
                 SentFrame::Stream { stream, range } => {
                     let (streams, mut cx) = self.streams();
                     let measured = streams.on_acked(now, &mut cx, stream, range);

@@ -3,6 +3,7 @@ use crate::{
     datagram::NewDatagram,
     id::FlowId,
     session::{send_queues::DatagramNeeds, tenant::GrantKind},
+    tenant::TenantConfig,
 };
 use keiro_model::fairness::controller::ControllerConfig;
 use keiro_units::Bandwidth;
@@ -25,8 +26,7 @@ fn scheduler() -> SendScheduler {
     };
     let mut scheduler = SendScheduler::new(SchedulerKind::Deadline, limits);
     let datagram = NewDatagram::new(AppId(1), FlowId(0), NOW, &[1; 1000]);
-    let queues = scheduler.queues_mut();
-    queues.push_datagram(datagram, DatagramNeeds::default(), Some(PATH.id));
+    scheduler.push_datagram(datagram, DatagramNeeds::default(), Some(PATH.id));
     scheduler
 }
 
@@ -37,7 +37,7 @@ fn next(scheduler: &mut SendScheduler, path: SendingPath) -> Option<(TenantId, G
 }
 
 #[test]
-fn items_that_wait_when_sharing_begins_and_ends_keep_their_turns() {
+fn items_of_tenant_0_keep_their_turns_when_others_come_and_go() {
     let mut scheduler = scheduler();
     let zero = Some((TenantId::ZERO, GrantKind::Items));
     assert_eq!(next(&mut scheduler, PATH), zero);
@@ -45,8 +45,8 @@ fn items_that_wait_when_sharing_begins_and_ends_keep_their_turns() {
         let tenant = TenantConfig::new(TenantId(7));
         scheduler.set_tenant(NOW, tenant).expect("few");
         assert_eq!(scheduler.waits_until(PATH), Some(Instant::ZERO));
-        assert_eq!(next(&mut scheduler, PATH), zero, "shared");
-        scheduler.tenants_mut().remove(TenantId(7));
+        assert_eq!(next(&mut scheduler, PATH), zero, "with another");
+        scheduler.remove_tenant(TenantId(7));
         assert_eq!(next(&mut scheduler, PATH), zero, "alone");
     }
 }

@@ -262,30 +262,29 @@ impl ReadyQueues {
         taken
     }
 
-    /// Tenants of which something has come for `path` since the last call.
-    pub(super) fn take_woken(&mut self, path: PathId) -> Vec<TenantId> {
+    /// The next tenant of which something has come for `path` since it was last returned.
+    pub(super) fn take_woken(&mut self, path: PathId) -> Option<TenantId> {
         let of_path = (path, TenantId::ZERO)..=(path, TenantId(u32::MAX));
-        let woken = self.woken.extract_if(of_path, |_| true);
-        woken.map(|(_, tenant)| tenant).collect()
+        let woken = *self.woken.range(of_path).next()?;
+        self.woken.remove(&woken);
+        Some(woken.1)
     }
 
-    /// Has [`take_woken`](Self::take_woken) return a tenant wherever something of it waits.
-    pub(super) fn wake_all(&mut self, tenant: TenantId) {
-        for ((path, of), queue) in &self.queues {
-            if *of != tenant || queue.is_empty() {
-                continue;
-            }
-            match path {
-                QueuePath::None => {}
-                QueuePath::One(path) => {
-                    self.woken.insert((*path, tenant));
-                }
-                QueuePath::Any => {
-                    let paths = self.spread_over.keys();
-                    self.woken.extend(paths.map(|path| (*path, tenant)));
-                }
-            }
-        }
+    /// What has come of a tenant for `path` is known.
+    pub(super) fn forget_woken(&mut self, path: PathId, tenant: TenantId) {
+        self.woken.remove(&(path, tenant));
+    }
+
+    /// Has [`take_woken`](Self::take_woken) return the tenants of which something waits for `path`.
+    pub(super) fn wake_path(&mut self, path: PathId) {
+        let own = self.queues.range(keys_of_path(path));
+        let own = own.filter(|(_, queue)| !queue.is_empty());
+        let own: Vec<TenantId> = own.map(|((_, tenant), _)| *tenant).collect();
+        let is_spread_over = self.spread_over.contains_key(&path);
+        let spread = self.spread_tenants().filter(|_| is_spread_over);
+        let tenants: Vec<TenantId> = spread.chain(own).collect();
+        self.woken
+            .extend(tenants.into_iter().map(|tenant| (path, tenant)));
     }
 
     /// Something has come for `path` that [`take_woken`](Self::take_woken) has not returned yet.

@@ -428,7 +428,7 @@ fn a_path_that_had_to_wait_for_the_others_is_asked_again_when_they_carry_less() 
     out.set_spread(APP, true, Some(PATH));
     out.set_spread_over([(PATH, 0), (other, 50_000)].into());
     let id = push(&mut out, 0, None, 40_000);
-    assert_eq!(out.take_woken(other), [TenantId::ZERO]);
+    assert_eq!(out.take_woken(other), Some(TenantId::ZERO));
     assert_eq!(out.first(other, TenantId::ZERO, false), None);
     assert!(out.first(PATH, TenantId::ZERO, false).is_some());
     // As often as nothing changes it is not asked.

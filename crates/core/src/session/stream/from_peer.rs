@@ -49,7 +49,7 @@ impl Streams {
         let out = OutStream::new(app, entry.latency_target(), None);
         let path = entry.active();
         self.receiving.set_app(id, app);
-        cx.queues.insert_stream(now, id, out, path);
+        cx.scheduler.insert_stream(now, id, out, path);
         self.signal(app, id, StreamSignal::Opened { target });
         self.signal_readable(now, id);
     }
@@ -100,12 +100,12 @@ impl Streams {
         id: StreamId,
         granted: u64,
     ) {
-        let Some(stream) = cx.queues.stream(id) else {
+        let Some(stream) = cx.scheduler.stream(id) else {
             return;
         };
         let path = cx.apps.active_path(stream.app);
-        cx.queues.on_stream_credit(now, id, granted, path);
-        self.signal_writable(cx.queues, id);
+        cx.scheduler.on_stream_credit(now, id, granted, path);
+        self.signal_writable(cx.scheduler, id);
     }
 
     /// The peer gives credit of a stream back.
@@ -164,11 +164,11 @@ impl Streams {
         id: StreamId,
         range: StreamRange,
     ) -> Option<(AppId, Instant)> {
-        if cx.queues.on_stream_acked(id, range) {
-            self.signal_memory_freed(cx.queues);
+        if cx.scheduler.on_stream_acked(id, range) {
+            self.signal_memory_freed(cx.scheduler);
         }
-        let measured = cx.queues.take_stream_measured(id);
-        self.signal_writable(cx.queues, id);
+        let measured = cx.scheduler.take_stream_measured(id);
+        self.signal_writable(cx.scheduler, id);
         self.on_moved(now, cx, id);
         self.forget_if_done(cx, id);
         measured
@@ -177,7 +177,7 @@ impl Streams {
     /// The peer knows a stream that we have opened.
     pub(crate) fn on_open_acked(&mut self, now: Instant, cx: &mut StreamContext<'_>, id: StreamId) {
         self.numbers.on_confirmed(id);
-        cx.queues.on_stream_open_acked(id);
+        cx.scheduler.on_stream_open_acked(id);
         self.on_moved(now, cx, id);
         self.forget_if_done(cx, id);
     }

@@ -33,6 +33,7 @@ use super::{
     applications::Applications,
     path_manager::PathManager,
     receive_memory::SpareMemory,
+    scheduler::SendScheduler,
     send_queues::{OutStream, SendQueues, WritableStream},
     sent_frames::{SentFrame, SentFrames},
 };
@@ -76,7 +77,7 @@ struct StreamViolations {
 /// The components that operations on streams use.
 pub(crate) struct StreamContext<'a> {
     /// They keep the sending halves.
-    pub(crate) queues: &'a mut SendQueues,
+    pub(crate) scheduler: &'a mut SendScheduler,
     pub(crate) apps: &'a mut Applications,
     pub(crate) paths: &'a PathManager,
     /// What the peer may still make us keep.
@@ -121,7 +122,7 @@ impl StreamContext<'_> {
     /// the stream's application here, the bytes come over the path that the peer has chosen. Each way
     /// counts half of its path's round trip, because one-way delays are not measured.
     fn credit_round_trip(&self, id: StreamId, arrived_on: Option<PathId>) -> Duration {
-        let app = self.queues.stream(id).map(|stream| stream.app);
+        let app = self.scheduler.stream(id).map(|stream| stream.app);
         let ours = app.and_then(|app| self.apps.active_path(app));
         let ours = self.smoothed_rtt(ours);
         let theirs = self.smoothed_rtt(arrived_on);
@@ -137,7 +138,7 @@ impl StreamContext<'_> {
 
     /// The peer has everything that was written on a stream.
     fn is_delivered(&self, id: StreamId) -> bool {
-        let out = self.queues.stream(id);
+        let out = self.scheduler.stream(id);
         out.is_none_or(OutStream::is_delivered)
     }
 }
@@ -164,7 +165,7 @@ impl Streams {
         let out = OutStream::new(app, entry.latency_target(), Some(target));
         let path = entry.active();
         self.receiving.insert(now, id, Some(app));
-        cx.queues.insert_stream(now, id, out, path);
+        cx.scheduler.insert_stream(now, id, out, path);
         Ok(id)
     }
 
@@ -179,17 +180,17 @@ impl Streams {
         if self.deferred_resets.waits(id).is_some() {
             return None;
         }
-        let app = cx.queues.stream(id)?.app;
+        let app = cx.scheduler.stream(id)?.app;
         let path = cx.apps.active_path(app);
-        let taken = cx.queues.write_stream(now, id, bytes, path)?;
+        let taken = cx.scheduler.write_stream(now, id, bytes, path)?;
         cx.apps.on_stream_written(now, app, taken);
         Some(taken)
     }
 
     /// What [`write`](Self::write) would take; after a zero a signal follows when there is room.
-    pub(crate) fn room(&self, queues: &mut SendQueues, id: StreamId) -> Option<usize> {
+    pub(crate) fn room(&self, scheduler: &mut SendScheduler, id: StreamId) -> Option<usize> {
         match self.deferred_resets.waits(id) {
-            None => queues.stream_room(id),
+            None => scheduler.stream_room(id),
             Some(Waits::Peer) => None,
             // The driver gets the reset after it has read what came before.
             Some(Waits::Driver) => Some(0),
@@ -201,9 +202,9 @@ impl Streams {
         if self.deferred_resets.waits(id).is_some() {
             return;
         }
-        if let Some(app) = cx.queues.stream(id).map(|stream| stream.app) {
+        if let Some(app) = cx.scheduler.stream(id).map(|stream| stream.app) {
             let path = cx.apps.active_path(app);
-            cx.queues.finish_stream(now, id, path);
+            cx.scheduler.finish_stream(now, id, path);
         }
     }
 
@@ -214,7 +215,7 @@ impl Streams {
         stream: StreamId,
         reason: ResetReason,
     ) {
-        let out = cx.queues.stream(stream);
+        let out = cx.scheduler.stream(stream);
         let may_be_known = out.is_none_or(OutStream::open_has_left);
         if self.forget(cx, stream) && may_be_known {
             self.push_reset(StreamReset { stream, reason });
@@ -230,7 +231,7 @@ impl Streams {
         id: StreamId,
         reason: ResetReason,
     ) {
-        let out = cx.queues.stream(id);
+        let out = cx.scheduler.stream(id);
         // Bytes that have arrived are read there only if it is known that there is a stream.
         if out.is_none_or(|out| out.is_delivered() || out.written() == 0) {
             self.reset(cx, id, reason);
@@ -328,7 +329,7 @@ impl Streams {
     /// Appends credit to grant, credit that is returned, and resets, if there is room up to `end`.
     pub(crate) fn write_control(
         &mut self,
-        queues: &mut SendQueues,
+        scheduler: &mut SendScheduler,
         end: usize,
         out: &mut Vec<u8>,
         frames: &mut SentFrames,
@@ -342,7 +343,7 @@ impl Streams {
             frames.push(SentFrame::StreamCredit(stream));
         }
         while out.len() + CONTROL_LEN_MAX <= end {
-            let Some((stream, returned)) = queues.take_return() else {
+            let Some((stream, returned)) = scheduler.take_stream_return() else {
                 break;
             };
             let id = stream.to_wire();
@@ -511,16 +512,16 @@ impl Streams {
     }
 
     /// Signals to the driver that it may write again, if it was refused before.
-    fn signal_writable(&mut self, queues: &mut SendQueues, stream: StreamId) {
-        if let Some(app) = queues.take_writable(stream) {
+    fn signal_writable(&mut self, scheduler: &mut SendScheduler, stream: StreamId) {
+        if let Some(app) = scheduler.take_writable_stream(stream) {
             self.on_writable(WritableStream { app, stream });
         }
     }
 
     /// Signals to drivers that were refused because all streams together kept too much.
-    fn signal_memory_freed(&mut self, queues: &mut SendQueues) {
-        for waiting in queues.take_waiting_for_memory() {
-            self.signal_writable(queues, waiting);
+    fn signal_memory_freed(&mut self, scheduler: &mut SendScheduler) {
+        for waiting in scheduler.take_streams_waiting_for_memory() {
+            self.signal_writable(scheduler, waiting);
         }
     }
 
@@ -531,7 +532,7 @@ impl Streams {
     }
 
     fn forget_if_done(&mut self, cx: &mut StreamContext<'_>, id: StreamId) {
-        let out = cx.queues.stream(id);
+        let out = cx.scheduler.stream(id);
         let half = self.receiving.get(id);
         if out.is_some_and(OutStream::is_done) && half.is_some_and(|half| half.is_done()) {
             self.forget(cx, id);
@@ -551,8 +552,8 @@ impl Streams {
 
     /// Forgets what was to be sent on a stream.
     fn drop_send_half(&mut self, cx: &mut StreamContext<'_>, id: StreamId) {
-        let app = cx.queues.remove_stream(id);
-        self.signal_memory_freed(cx.queues);
+        let app = cx.scheduler.remove_stream(id);
+        self.signal_memory_freed(cx.scheduler);
         if let Some(app) = app.filter(|app| cx.apps.is_removed(*app)) {
             self.events.push_back(StreamEvent::RemovedAppIdle(app));
         }

@@ -112,9 +112,7 @@ impl Tenants {
 
     /// What the narrowest link of a path carries.
     pub(crate) fn on_capacity(&mut self, path: PathId, capacity: Option<Bandwidth>) {
-        if self.is_shared() {
-            self.paths.entry(path).or_default().line.capacity = capacity;
-        }
+        self.paths.entry(path).or_default().line.capacity = capacity;
     }
 
     /// Tenants of a path of which the peer is to be informed that more waits than is let go, if it is time to look for

@@ -29,7 +29,9 @@ use self::{
     path_tenants::{PathTenants, virtual_time_of},
     tenant_path::{Readiness, Service},
 };
-pub(crate) use self::{parts::LeavingPart, tenant_path::DeliveryReport};
+pub(crate) use self::{
+    limited::Contradiction, parts::LeavingPart, tenant_path::DeliveryReport,
+};
 use crate::{
     id::{AppId, PathId, TenantId},
     tenant::{IpPacket, PacketDrops, TenantConfig, TenantError, TenantSnapshot},
@@ -113,6 +115,15 @@ pub(crate) struct SendingPath {
     pub(crate) control_waits: bool,
 }
 
+impl SendingPath {
+    pub(crate) fn id_and_mtu(&self) -> PathMtu {
+        PathMtu {
+            path: self.id,
+            mtu: self.mtu,
+        }
+    }
+}
+
 /// A path, and its largest IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PathMtu {
@@ -141,14 +152,6 @@ pub(crate) enum ItemsState {
 }
 
 impl SchedulerGrant {
-    /// The grant where tenant 0 is the only one.
-    pub(crate) const ALONE: Self = Self {
-        tenant: TenantId::ZERO,
-        kind: GrantKind::Items,
-        room: u64::MAX,
-        start_tag: 0,
-    };
-
     /// The ECN bits of the packet.
     pub(crate) fn ecn(&self) -> u8 {
         match self.kind {
@@ -228,14 +231,6 @@ impl Tenants {
         Ok(())
     }
 
-    /// Paths begin to be shared: what tenant 0 has sent before is not known.
-    pub(crate) fn on_sharing_begins(&mut self) {
-        for path_tenants in self.paths.values_mut() {
-            path_tenants.remove(TenantId::ZERO);
-            path_tenants.removed.remove(&TenantId::ZERO);
-        }
-    }
-
     /// Forgets a tenant and its packets that wait. Tenant 0 stays, without a window.
     pub(crate) fn remove(&mut self, id: TenantId) {
         if id == TenantId::ZERO {
@@ -273,14 +268,6 @@ impl Tenants {
     /// No IP packet waits.
     pub(crate) fn is_idle(&self) -> bool {
         self.cost == 0
-    }
-
-    /// Paths are shared: a tenant is configured, or has been and still has packets in flight. Otherwise
-    /// there are neither turns nor windows to keep.
-    pub(crate) fn is_shared(&self) -> bool {
-        self.tenants.len() > 1
-            || self.knows(TenantId::ZERO)
-            || self.paths.values().any(|paths| !paths.removed.is_empty())
     }
 
     /// Counts a packet that was refused.
@@ -348,25 +335,31 @@ impl Tenants {
         path_tenants.wake(id);
     }
 
-    /// Items of a tenant may have come to `path`, whose largest IP packet is `mtu`.
-    pub(crate) fn on_items(&mut self, now: Instant, path: PathId, mtu: u16, id: TenantId) {
-        if let Some(tenant) = self.tenants.get(&id) {
-            let path_tenants = self.paths.entry(path).or_default();
-            path_tenants.coalescing.remove(&id);
-            path_tenants
-                .tenant_path(now, id, &tenant.config, mtu)
-                .on_items();
-            path_tenants.wake(id);
+    /// Items of a tenant have come for a path; what it has of them.
+    pub(crate) fn on_items(&mut self, now: Instant, path: PathMtu, id: TenantId, state: ItemsState) {
+        let Some(tenant) = self.tenants.get(&id).filter(|_| state != ItemsState::None) else {
+            return;
+        };
+        let path_tenants = self.paths.entry(path.path).or_default();
+        path_tenants.tenant_path(now, id, &tenant.config, path.mtu);
+        path_tenants.on_items(id, state);
+        path_tenants.wake(id);
+    }
+
+    /// Items of a tenant have left; what it has left of them.
+    pub(crate) fn on_items_sent(&mut self, path: PathId, id: TenantId, state: ItemsState) {
+        if let Some(path_tenants) = self.paths.get_mut(&path) {
+            path_tenants.on_items(id, state);
         }
     }
 
-    /// A tenant's items could not leave: they wait until the path may send an aggregate.
-    pub(crate) fn on_items_refused(&mut self, path: PathId, grant: SchedulerGrant) {
-        if let Some(path_tenants) = self.paths.get_mut(&path)
-            && let Some(tenant_path) = path_tenants.tenant_paths.get_mut(&grant.tenant)
-        {
-            tenant_path.on_no_items();
-            path_tenants.coalescing.insert(grant.tenant);
+    /// What was granted could not leave: items wait until the path may send an aggregate.
+    pub(crate) fn on_refused(&mut self, path: PathId, grant: SchedulerGrant) {
+        if let Some(path_tenants) = self.paths.get_mut(&path) {
+            if grant.kind == GrantKind::Items {
+                path_tenants.on_items(grant.tenant, ItemsState::Coalescing);
+            }
+            path_tenants.leave_if_idle(grant.tenant);
         }
     }
 
@@ -377,7 +370,7 @@ impl Tenants {
         };
         for id in std::mem::take(&mut path_tenants.coalescing) {
             if let Some(tenant_path) = path_tenants.tenant_paths.get_mut(&id) {
-                tenant_path.on_items();
+                tenant_path.set_has_items(true);
                 path_tenants.wake(id);
             }
         }
@@ -422,7 +415,7 @@ impl Tenants {
                 false => ItemsState::None,
             };
             if is_items_turn && has != ItemsState::Ready {
-                tenant_path.on_no_items();
+                tenant_path.set_has_items(false);
             }
             if has == ItemsState::Coalescing {
                 path_tenants.coalescing.insert(id);
@@ -557,11 +550,7 @@ impl Tenants {
             tenant_path.on_sent(now, service);
             tenant_path.on_turn(!matches!(grant.kind, GrantKind::IpPackets(_)));
         }
-        // It enters `ready` with its new start tag before it leaves the old one: a set that is never empty
-        // keeps its memory.
-        if path_tenants.make_ready(grant.tenant) != Some(grant.start_tag) {
-            path_tenants.ready.remove(&(grant.start_tag, grant.tenant));
-        }
+        path_tenants.on_turn_over(grant);
     }
 
     /// A packet of a tenant has left that was not granted: a copy, a probe, or parity. It is charged to

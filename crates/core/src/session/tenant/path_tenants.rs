@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use keiro_model::fairness::controller::{Line, Weight};
 use keiro_units::Instant;
 
-use super::tenant_path::{Readiness, TenantPath};
+use super::{
+    ItemsState, SchedulerGrant,
+    tenant_path::{Readiness, TenantPath},
+};
 use crate::{id::TenantId, tenant::TenantConfig};
 
 /// Virtual time of a byte of a tenant of weight 1.
@@ -78,6 +81,43 @@ impl PathTenants {
             tenant_path.on_line(self.line);
             Box::new(tenant_path)
         })
+    }
+
+    /// What a tenant has of items.
+    pub(super) fn on_items(&mut self, id: TenantId, state: ItemsState) {
+        let Some(tenant_path) = self.tenant_paths.get_mut(&id) else {
+            return;
+        };
+        tenant_path.set_has_items(state == ItemsState::Ready);
+        match state {
+            ItemsState::Coalescing => self.coalescing.insert(id),
+            ItemsState::None | ItemsState::Ready => self.coalescing.remove(&id),
+        };
+    }
+
+    /// A tenant that has nothing to send gets no turns; whether it has nothing.
+    pub(super) fn leave_if_idle(&mut self, id: TenantId) -> bool {
+        let is_idle = self
+            .tenant_paths
+            .get(&id)
+            .is_some_and(|path| path.is_idle());
+        if is_idle {
+            self.leave_ready(id, Readiness::Blocked);
+        }
+        is_idle
+    }
+
+    /// A tenant has used its turn: the next comes by its new start tag, if it has more to send.
+    pub(super) fn on_turn_over(&mut self, grant: SchedulerGrant) {
+        let id = grant.tenant;
+        if self.leave_if_idle(id) {
+            return;
+        }
+        // It enters `ready` with its new start tag before it leaves the old one: a set that is never empty
+        // keeps its memory.
+        if self.make_ready(id) != Some(grant.start_tag) {
+            self.ready.remove(&(grant.start_tag, id));
+        }
     }
 
     /// A tenant may have something to send.

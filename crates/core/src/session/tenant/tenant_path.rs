@@ -350,14 +350,9 @@ impl TenantPath {
         self.in_flight == 0 && now >= self.sent_at.max(self.next_at) + REST
     }
 
-    /// Messages, streams or datagrams may have come.
-    pub(super) fn on_items(&mut self) {
-        self.has_items = true;
-    }
-
-    /// None of them may leave.
-    pub(super) fn on_no_items(&mut self) {
-        self.has_items = false;
+    /// Messages, streams or datagrams of it may leave.
+    pub(super) fn set_has_items(&mut self, has_items: bool) {
+        self.has_items = has_items;
     }
 
     /// It is the turn of its items. `has_packets`: an IP packet waits too.

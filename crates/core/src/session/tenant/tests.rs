@@ -232,7 +232,11 @@ fn items_that_wait_to_be_coalesced_hold_up_no_other_tenant_and_get_their_turn_ag
         None,
         "no tenant has any"
     );
-    tenants.on_items(at(0), PATH, 1500, TenantId(1));
+    let path = PathMtu {
+        path: PATH,
+        mtu: 1500,
+    };
+    tenants.on_items(at(0), path, TenantId(1), ItemsState::Ready);
     assert_eq!(tenants.next_at(PATH), Some(Instant::ZERO));
     push(&mut tenants, at(0), 2, 100);
     let packet = GrantKind::IpPackets(FirstPacket { len: 100, ecn: 0 });

@@ -79,9 +79,8 @@ impl Session {
         let mut is_first = !first_frame.is_part;
         let are_counted = self.scheduler.queues().has_spread_apps();
         let mut counted = Vec::new();
-        let tenants = self.scheduler.tenants_mut();
         while next.is_some_and(|len| buf.bytes.len() + frame_len(grant, len) <= end) {
-            let Some(leaving) = tenants.take(id, grant.tenant) else {
+            let Some(leaving) = self.scheduler.take_packet(id, grant.tenant) else {
                 break;
             };
             if std::mem::take(&mut is_first) {
@@ -100,12 +99,10 @@ impl Session {
                 counted.push((leaving.app, leaving.data.len() as u64));
             }
             buf.spare.push(leaving.data);
-            next = tenants.next_of(now, id, grant);
+            next = self.scheduler.next_packet_of(now, id, grant);
         }
         for (app, bytes) in counted {
-            self.scheduler
-                .queues_mut()
-                .on_app_bytes_sent(app, id, bytes);
+            self.scheduler.on_app_bytes_sent(app, id, bytes);
         }
         let len = buf.bytes.len() - start + TAG_LEN;
         self.scheduler
@@ -141,9 +138,9 @@ impl Session {
 
     /// Drops the packet whose turn it is: the path has less room than when it was accepted.
     fn drop_too_long(&mut self, id: PathId, tenant: TenantId) {
-        let tenants = self.scheduler.tenants_mut();
-        tenants.take(id, tenant);
-        tenants.count_drop(tenant, |drops| drops.too_long += 1);
+        self.scheduler.take_packet(id, tenant);
+        self.scheduler
+            .count_drop(tenant, |drops| drops.too_long += 1);
     }
 
     /// What a datagram begins with that has room for `clear` bytes; `None`: the packet is too long.
@@ -165,8 +162,8 @@ impl Session {
             return None;
         }
         let head = Frame::packet_part_head_len(grant.tenant.0, VARINT_MAX);
-        let tenants = self.scheduler.tenants_mut();
-        let part = tenants.next_part_len(id, grant.tenant, clear.saturating_sub(head))?;
+        let room = clear.saturating_sub(head);
+        let part = self.scheduler.next_part_len(id, grant.tenant, room)?;
         Some(FirstFrame {
             len: head + part,
             is_part: true,
@@ -182,8 +179,7 @@ impl Session {
         buf: &mut TransmitBuf,
         frames: &mut SentFrames,
     ) -> Option<usize> {
-        let tenants = self.scheduler.tenants_mut();
-        let part = tenants.poll_part(id, grant.tenant)?;
+        let part = self.scheduler.poll_part(id, grant.tenant)?;
         Frame::PacketPart {
             tenant: grant.tenant.0,
             number: part.number,
@@ -196,17 +192,15 @@ impl Session {
         if !part.is_last() {
             return None;
         }
-        let leaving = tenants.take(id, grant.tenant)?;
+        let leaving = self.scheduler.take_packet(id, grant.tenant)?;
         let (app, bytes) = (leaving.app, leaving.data.len() as u64);
         frames.push(SentFrame::Packets {
             app,
             since: leaving.since,
         });
         buf.spare.push(leaving.data);
-        let next = tenants.next_of(now, id, grant);
-        self.scheduler
-            .queues_mut()
-            .on_app_bytes_sent(app, id, bytes);
+        let next = self.scheduler.next_packet_of(now, id, grant);
+        self.scheduler.on_app_bytes_sent(app, id, bytes);
         next
     }
 }

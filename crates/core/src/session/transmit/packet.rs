@@ -296,8 +296,8 @@ impl Session {
             self.receiver
                 .write_credit(CreditTime { now, rtt }, spare, end, out, frames);
         }
-        let queues = self.scheduler.queues_mut();
-        self.streams.write_control(queues, end, out, frames);
+        self.streams
+            .write_control(&mut self.scheduler, end, out, frames);
         self.control.write(end, out, frames);
     }
 
@@ -313,7 +313,7 @@ impl Session {
         let path = self.paths.get(id)?;
         let aggregator = path.aggregator();
         let thin = aggregator.may_send(now);
-        let (item, coalescing) = self.scheduler.queues_mut().first(id, tenant, thin)?;
+        let (item, coalescing) = self.scheduler.first_item(id, tenant, thin)?;
         if coalescing == Coalescing::No {
             return None;
         }
@@ -358,7 +358,7 @@ impl Session {
         selection: ItemSelection,
         buf: &mut FrameBuf<'_>,
     ) {
-        let written = self.scheduler.queues_mut().write_items(now, selection, buf);
+        let written = self.scheduler.write_items(now, selection, buf);
         if let Some(path) = self.paths.get_mut(selection.path) {
             path.on_retransmitted(written.retransmitted_bytes);
         }
