@@ -101,8 +101,8 @@ pub(crate) struct Path {
     announcing: Announcing,
     /// CE marks that the peer has acknowledged.
     ecn_ce_acked: u64,
-    /// Its counters; [`Self::snapshot`] adds the gauges.
-    stats: PathStats,
+    /// Of its counters, those that no component counts.
+    counters: PathStats,
 }
 
 /// What waited or was in flight on a path that is not used any more.
@@ -181,7 +181,7 @@ impl Path {
             terms_of_ends: TermsOfEnds::new(config.terms),
             announcing: Announcing::new(),
             ecn_ce_acked: 0,
-            stats: PathStats::default(),
+            counters: PathStats::default(),
         }
     }
 
@@ -363,7 +363,7 @@ impl Path {
     pub(crate) fn on_unbound(&mut self, now: Instant) {
         if self.is_up() {
             self.estimates.on_outage(now, self.capacity());
-            self.stats.outages += 1;
+            self.counters.outages += 1;
         }
         // What is not answered now says nothing about the line.
         self.reachability.restart();
@@ -430,7 +430,7 @@ impl Path {
         ip_bytes: u64,
     ) {
         self.on_authentic(now, ip_bytes);
-        self.stats.received_ce_packets += u64::from(meta.ecn == 3);
+        self.counters.received_ce_packets += u64::from(meta.ecn == 3);
         // A late packet from an old address must not redirect the path (RFC 9000 §9.3).
         if is_newest {
             self.validation.on_packet_from(now, meta.remote);
@@ -443,8 +443,8 @@ impl Path {
     }
 
     fn on_authentic(&mut self, now: Instant, ip_bytes: u64) {
-        self.stats.received_packets += 1;
-        self.stats.received_bytes += ip_bytes;
+        self.counters.received_packets += 1;
+        self.counters.received_bytes += ip_bytes;
         if !self.is_up() {
             self.reachability.on_received(now);
         }
@@ -587,7 +587,7 @@ impl Path {
         }
         let ce_marks = frame.ecn_ce.saturating_sub(self.ecn_ce_acked);
         self.ecn_ce_acked = self.ecn_ce_acked.max(frame.ecn_ce);
-        self.stats.acked_ce_packets += ce_marks;
+        self.counters.acked_ce_packets += ce_marks;
         let mut mtu = None;
         for packet in &outcome.acked {
             mtu = self.mtu.on_acked(packet.number, packet.ip_bytes).or(mtu);
@@ -655,7 +655,7 @@ impl Path {
 
     /// The peer reports how many packets strangers at its socket have displaced, in all.
     pub(crate) fn on_stranger_drops(&mut self, now: Instant, displaced: u64) {
-        let acked = self.recovery.stats().acked;
+        let acked = self.recovery.counters().acked_packets;
         self.excused.on_report(now, displaced, acked);
     }
 
@@ -699,8 +699,8 @@ impl Path {
         };
         self.recovery.on_sent(now, packet);
         self.pacer.on_sent(now, ip_bytes);
-        self.stats.sent_packets += 1;
-        self.stats.sent_bytes += ip_bytes;
+        self.counters.sent_packets += 1;
+        self.counters.sent_bytes += ip_bytes;
         if kind.is_ack_eliciting() {
             self.last_eliciting_at = now;
             self.rate.on_sent(now);
@@ -724,8 +724,8 @@ impl Path {
     pub(crate) fn on_unpaced_sent(&mut self, now: Instant, len: usize) {
         let ip_bytes = len as u64 + u64::from(self.ip_overhead());
         self.pacer.on_sent(now, ip_bytes);
-        self.stats.sent_packets += 1;
-        self.stats.sent_bytes += ip_bytes;
+        self.counters.sent_packets += 1;
+        self.counters.sent_bytes += ip_bytes;
         if !self.is_up() {
             self.reachability.on_sent(now);
         }
@@ -744,7 +744,7 @@ impl Path {
 
     /// `bytes` of data are sent again.
     pub(crate) fn on_retransmitted(&mut self, bytes: u64) {
-        self.stats.retransmitted_bytes += bytes;
+        self.counters.retransmitted_bytes += bytes;
     }
 
     fn update_totals(&mut self, now: Instant) {
@@ -788,9 +788,10 @@ impl Path {
         self.copies.check_invariants();
         self.aggregator.check_invariants();
         self.trains.check_invariants();
-        let (traffic, stats) = (&self.stats, self.recovery.stats());
+        let (traffic, outcomes) = (&self.counters, self.recovery.counters());
+        let resolved = outcomes.acked_packets.max(outcomes.lost_packets);
         assert!(
-            stats.acked <= traffic.sent_packets && stats.lost <= traffic.sent_packets,
+            resolved <= traffic.sent_packets,
             "only sent packets are acknowledged or lost"
         );
         assert!(
@@ -802,7 +803,8 @@ impl Path {
             "retransmitted bytes were sent"
         );
         let (_, padding_lost) = self.trains.padding();
-        self.excused.check_invariants(stats.lost + padding_lost);
+        self.excused
+            .check_invariants(outcomes.lost_packets + padding_lost);
         self.rate.check_invariants();
         assert!(
             self.rate

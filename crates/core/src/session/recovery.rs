@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use keiro_stats::PathStats;
 use keiro_units::Instant;
 
 use super::{estimates::SelfQueueing, rtt::RttEstimator, sent_frames::SentFrames};
@@ -157,19 +158,6 @@ pub(crate) struct LargestAcked {
     pub(crate) owner: Owner,
 }
 
-/// Packets of a path by what became of them. MTU probes are in `acked` only.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RecoveryStats {
-    pub(crate) acked: u64,
-    /// Declared lost or PTO-retransmitted; spurious ones included.
-    pub(crate) lost: u64,
-    /// Of `lost`, acknowledged later.
-    pub(crate) spurious: u64,
-    /// Of `spurious`, sent before the path last went down: that they arrived says nothing about the
-    /// path since.
-    pub(crate) spurious_after_outage: u64,
-}
-
 /// What an acknowledgement brought.
 #[derive(Debug, Default)]
 pub(crate) struct AckOutcome {
@@ -205,7 +193,11 @@ pub(crate) struct LossRecovery {
     last_pto_at: Option<Instant>,
     /// Packets below left before the path last went down.
     first_pn_after_outage: u64,
-    stats: RecoveryStats,
+    /// Of the path's counters, those of packets by what became of them. MTU probes are acknowledged only.
+    counters: PathStats,
+    /// Of the spurious losses, those sent before the path last went down: that they arrived says nothing about the
+    /// path since.
+    spurious_after_outage: u64,
 }
 
 impl LossRecovery {
@@ -218,8 +210,14 @@ impl LossRecovery {
         }
     }
 
-    pub(crate) fn stats(&self) -> RecoveryStats {
-        self.stats
+    /// Of the path's counters, those that are counted here.
+    pub(crate) fn counters(&self) -> &PathStats {
+        &self.counters
+    }
+
+    /// Losses that turned out to be spurious after the path had gone down.
+    pub(crate) fn spurious_after_outage(&self) -> u64 {
+        self.spurious_after_outage
     }
 
     /// IP bytes of outstanding packets.
@@ -448,7 +446,8 @@ impl LossRecovery {
     /// The peer has restarted: packet numbers begin again from `base`. The statistics go on.
     pub(crate) fn restart(&mut self, base: u64) {
         *self = Self {
-            stats: self.stats,
+            counters: self.counters,
+            spurious_after_outage: self.spurious_after_outage,
             ..Self::starting_at(base)
         };
     }
@@ -488,7 +487,7 @@ impl LossRecovery {
                 self.outstanding -= 1;
                 self.outcomes_in_flight -= usize::from(packet.frames.carries_outcome());
                 self.bytes_in_flight -= u64::from(packet.ip_bytes);
-                self.stats.acked += 1;
+                self.counters.acked_packets += 1;
             }
             State::Lost | State::PtoRetransmitted => {
                 self.late_ackable.remove(&number);
@@ -516,9 +515,9 @@ impl LossRecovery {
     fn on_spurious(&mut self, number: u64, is_mtu_probe: bool) {
         let is_after_outage = number < self.first_pn_after_outage;
         if !is_mtu_probe {
-            self.stats.acked += 1;
-            self.stats.spurious += 1;
-            self.stats.spurious_after_outage += u64::from(is_after_outage);
+            self.counters.acked_packets += 1;
+            self.counters.spurious_lost_packets += 1;
+            self.spurious_after_outage += u64::from(is_after_outage);
         }
         if !is_after_outage {
             let largest = self.largest_acked;
@@ -546,7 +545,7 @@ impl LossRecovery {
         self.outstanding -= 1;
         self.outcomes_in_flight -= usize::from(packet.frames.carries_outcome());
         self.bytes_in_flight -= u64::from(packet.ip_bytes);
-        self.stats.lost += u64::from(!is_mtu_probe);
+        self.counters.lost_packets += u64::from(!is_mtu_probe);
         ResolvedPacket {
             number,
             ip_bytes: packet.ip_bytes,
@@ -686,16 +685,12 @@ impl LossRecovery {
             self.late_ackable.iter().eq(&late_ackable),
             "packets taken for lost"
         );
-        let RecoveryStats {
-            acked,
-            lost,
-            spurious,
-            spurious_after_outage,
-        } = self.stats;
+        let (counters, late) = (&self.counters, self.spurious_after_outage);
+        let spurious = counters.spurious_lost_packets;
+        let of = counters.lost_packets.min(counters.acked_packets);
         assert!(
-            spurious_after_outage <= spurious && spurious <= lost && spurious <= acked,
-            "{:?}: spurious losses are losses and were acknowledged",
-            self.stats
+            late <= spurious && spurious <= of,
+            "spurious losses are losses and were acknowledged"
         );
         assert!(self.packet_threshold <= PACKET_THRESHOLD_MAX, "threshold");
         let largest = self.largest_acked;

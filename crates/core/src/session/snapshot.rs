@@ -2,7 +2,7 @@
 
 use keiro_stats::PeerStats;
 
-use super::{Session, path::Path};
+use super::{Session, aggregation::receiver::AggregateReceiver, path::Path};
 use crate::{
     event::Event,
     snapshot::{AppSnapshot, PathSnapshot, SessionSnapshot},
@@ -64,10 +64,8 @@ impl Session {
     }
 
     fn path_snapshot(&self, path: &Path) -> PathSnapshot {
-        let mut snapshot = path.snapshot(self.scheduler.waiting_bytes(path.id()));
-        for aggregates in self.receiver.aggregates_at(path.socket()) {
-            aggregates.add_to(&mut snapshot.stats);
-        }
-        snapshot
+        let aggregates = self.receiver.aggregates_at(path.socket());
+        let others = aggregates.map(AggregateReceiver::counters);
+        path.snapshot(self.scheduler.waiting_bytes(path.id()), others)
     }
 }

@@ -14,6 +14,7 @@ use keiro_model::{
     capacity::{Stamp, Train},
     probing,
 };
+use keiro_stats::PathStats;
 use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 
 use crate::wire::TrainReport;
@@ -73,7 +74,8 @@ pub(crate) struct Trains {
     /// Percent of `train_cost_time`, and of the interval where thin traffic passes, after which the next train is due:
     /// random, so that paths do not send trains at the same time.
     interval_jitter_percent: u32,
-    probe_bytes: u64,
+    /// Of the path's counters, what was sent for measurement alone.
+    counters: PathStats,
     padding_arrived: u64,
     padding_lost: u64,
     awaited: VecDeque<Awaited>,
@@ -171,7 +173,7 @@ impl Trains {
 
     /// A ping of `ip_bytes` has left.
     pub(crate) fn on_ping(&mut self, now: Instant, ip_bytes: u64, budget: ProbeBudget) {
-        self.probe_bytes += ip_bytes;
+        self.counters.probe_bytes += ip_bytes;
         self.spend(now, PING_BYTES, self.share_of(budget));
     }
 
@@ -237,7 +239,7 @@ impl Trains {
             true => self.trains_while_uncertain.saturating_add(1),
             false => 0,
         };
-        self.probe_bytes += sent.probe_bytes;
+        self.counters.probe_bytes += sent.probe_bytes;
         let share = self.share_of(budget);
         let whole = u64::from(sent.packets) * u64::from(sent.packet_bytes);
         self.train_bytes = whole;
@@ -326,9 +328,9 @@ impl Trains {
         (self.padding_arrived, self.padding_lost)
     }
 
-    /// IP bytes sent for measurement alone.
-    pub(crate) fn probe_bytes(&self) -> u64 {
-        self.probe_bytes
+    /// Of the path's counters, those that are counted here.
+    pub(crate) fn counters(&self) -> &PathStats {
+        &self.counters
     }
 }
 

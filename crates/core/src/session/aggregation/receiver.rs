@@ -20,11 +20,8 @@ const FEEDBACK_EVERY: Duration = Duration::from_millis(20);
 #[derive(Debug, Default)]
 pub(crate) struct AggregateReceiver {
     seen: ReplayWindow,
-    /// Aggregates of which at least one copy came.
-    aggregates: u64,
-    copies: u64,
-    /// Of the aggregates, those that parity recovered.
-    recovered: u64,
+    /// Of the path's counters, those of aggregates.
+    counters: PathStats,
     groups: Groups,
     /// The newest group: it is not reported before it has ended.
     newest: Option<NewestGroup>,
@@ -134,7 +131,7 @@ impl AggregateReceiver {
     }
 
     fn on_packet(&mut self, now: Instant, copy: Copy) {
-        self.copies += 1;
+        self.counters.received_copies += 1;
         if copy.same_path {
             self.measure(copy);
         }
@@ -151,7 +148,7 @@ impl AggregateReceiver {
             return Novelty::Known;
         }
         self.seen.note(number);
-        self.aggregates += 1;
+        self.counters.received_aggregates += 1;
         Novelty::New
     }
 
@@ -177,7 +174,7 @@ impl AggregateReceiver {
         let mut contents = Vec::new();
         for (number, content) in found {
             if self.novelty(number) == Novelty::New {
-                self.recovered += 1;
+                self.counters.recovered_aggregates += 1;
                 if let Some(newest) = self.newest.as_mut().filter(|newest| newest.first == first) {
                     newest.aggregates += 1;
                 }
@@ -213,8 +210,8 @@ impl AggregateReceiver {
         Some(Feedback {
             path,
             highest,
-            aggregates: self.aggregates - aggregates,
-            copies: self.copies - packets,
+            aggregates: self.counters.received_aggregates - aggregates,
+            copies: self.counters.received_copies - packets,
             socket_overflows: overflows.socket,
             system_overflows: overflows.system,
             spacing: self.spaced.take().map(|spaced| spaced.spacing),
@@ -235,22 +232,26 @@ impl AggregateReceiver {
     ///
     /// Panics with the invariant's name if one does not hold.
     pub(crate) fn check_invariants(&self) {
+        let PathStats {
+            received_aggregates: aggregates,
+            received_copies: copies,
+            recovered_aggregates: recovered,
+            ..
+        } = self.counters;
         assert!(
-            self.recovered <= self.aggregates,
+            recovered <= aggregates,
             "recovered aggregates are aggregates"
         );
         assert!(
-            self.aggregates <= self.copies + self.recovered,
+            aggregates <= copies + recovered,
             "an aggregate has a copy or was recovered"
         );
         self.groups.check_invariants();
     }
 
-    /// Adds what has arrived here so far.
-    pub(crate) fn add_to(&self, stats: &mut PathStats) {
-        stats.received_aggregates += self.aggregates;
-        stats.received_copies += self.copies;
-        stats.recovered_aggregates += self.recovered;
+    /// Of the path's counters, those that are counted here.
+    pub(crate) fn counters(&self) -> &PathStats {
+        &self.counters
     }
 
     fn measure(&mut self, copy: Copy) {
@@ -363,9 +364,7 @@ mod tests {
             (feedback.highest, feedback.aggregates, feedback.copies),
             (2, 3, 4)
         );
-        let mut stats = PathStats::default();
-        receiver.add_to(&mut stats);
-        assert_eq!(stats.recovered_aggregates, 1);
+        assert_eq!(receiver.counters().recovered_aggregates, 1);
         // One without a group ends them.
         assert_eq!(receiver.on_copy(at(40_000), one(4)), Novelty::New);
         let feedback = receiver

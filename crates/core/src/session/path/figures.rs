@@ -1,20 +1,24 @@
 //! A path in numbers.
 
-use keiro_stats::PathStats;
+use keiro_stats::{PathStats, StatSet};
 
 use super::Path;
 use crate::{session::estimates::OutcomeTotals, snapshot::PathSnapshot, trace::RecoveryMetrics};
 
 impl Path {
-    /// `queued_bytes` wait for it elsewhere in the session.
-    pub(crate) fn snapshot(&self, queued_bytes: u64) -> PathSnapshot {
+    /// `queued_bytes` wait for it elsewhere in the session. `others`: counters of it that are counted there.
+    pub(crate) fn snapshot<'a>(
+        &'a self,
+        queued_bytes: u64,
+        others: impl Iterator<Item = &'a PathStats>,
+    ) -> PathSnapshot {
         let loss = self.estimates.loss();
         PathSnapshot {
             id: self.id,
             state: self.state(),
             remote: self.remote(),
             is_abandoned: self.is_abandoned(),
-            stats: self.stats(queued_bytes),
+            stats: self.stats(queued_bytes, others),
             probe_limit: self.probe_limit(),
             peer_terms: self.peer_terms(),
             is_too_small: self.is_too_small(),
@@ -38,13 +42,22 @@ impl Path {
         }
     }
 
-    fn stats(&self, queued_bytes: u64) -> PathStats {
+    /// Every component counts in a set of its own; the gauges are added here.
+    fn stats<'a>(
+        &'a self,
+        queued_bytes: u64,
+        others: impl Iterator<Item = &'a PathStats>,
+    ) -> PathStats {
         let estimates = &self.estimates;
         let sent_rate = estimates.sent_rate();
         let capacity = self.capacity();
         let cross_traffic = capacity.and_then(|capacity| estimates.cross_rate(capacity));
         let srtt = self.rtt().smoothed();
-        let recovery = self.recovery.stats();
+        let own = [
+            &self.counters,
+            self.recovery.counters(),
+            self.trains.counters(),
+        ];
         let rate = self.rate.snapshot(estimates.updated_at());
         PathStats {
             configured_rate: self.rate.configured(),
@@ -68,25 +81,22 @@ impl Path {
             mtu_bytes: u64::from(self.mtu.current()),
             in_flight_bytes: self.recovery.bytes_in_flight(),
             queued_bytes,
-            acked_packets: recovery.acked,
-            lost_packets: recovery.lost,
-            spurious_lost_packets: recovery.spurious,
-            probe_bytes: self.trains.probe_bytes(),
             idle_month_bytes: self
                 .idle_meter
                 .bytes_per_month(self.last_eliciting_at, self.traffic_bytes()),
-            ..self.stats
+            ..PathStats::sum(own.into_iter().chain(others))
         }
     }
 
     pub(super) fn totals(&self) -> OutcomeTotals {
         let (padding_arrived, padding_lost) = self.trains.padding();
-        let stats = self.recovery.stats();
+        let counters = self.recovery.counters();
+        let late = self.recovery.spurious_after_outage();
         OutcomeTotals {
-            acked: stats.acked - stats.spurious_after_outage + padding_arrived,
-            lost: stats.lost + padding_lost - self.excused.total(),
-            spurious: stats.spurious - stats.spurious_after_outage,
-            bytes_sent: self.stats.sent_bytes,
+            acked: counters.acked_packets - late + padding_arrived,
+            lost: counters.lost_packets + padding_lost - self.excused.total(),
+            spurious: counters.spurious_lost_packets - late,
+            bytes_sent: self.counters.sent_bytes,
         }
     }
 }

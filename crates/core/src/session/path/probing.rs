@@ -350,6 +350,6 @@ impl Path {
 
     /// Bytes of IP packets in both directions.
     pub(super) fn traffic_bytes(&self) -> u64 {
-        self.stats.sent_bytes + self.stats.received_bytes
+        self.counters.sent_bytes + self.counters.received_bytes
     }
 }

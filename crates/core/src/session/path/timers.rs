@@ -137,7 +137,7 @@ impl Path {
             .filter(|deadline| *deadline <= now)?;
         let limit = self.silence_limit();
         self.estimates.on_outage(now, self.capacity());
-        self.stats.outages += 1;
+        self.counters.outages += 1;
         self.validation.on_silent(now);
         Some(PathDownReason::Silent {
             silent: now.saturating_duration_since(deadline) + limit,
@@ -151,7 +151,7 @@ impl Path {
         let bytes = self.mtu.current();
         self.mtu.reset();
         self.estimates.on_outage(now, self.capacity());
-        self.stats.outages += 1;
+        self.counters.outages += 1;
         self.validation.on_silent(now);
         Some(PathDownReason::TooSmall { bytes })
     }

@@ -49,7 +49,10 @@ fn packet_threshold_declares_a_loss_that_may_turn_out_spurious() {
     let lost = packets.detect_lost(at(5), &rtt_of(10));
     assert_eq!(lost.iter().map(|l| l.number).collect::<Vec<_>>(), [0]);
     let outcome = ack(&mut packets, 0, 0);
-    assert_eq!((outcome.acked.len(), packets.stats.spurious), (1, 1));
+    assert_eq!(
+        (outcome.acked.len(), packets.counters.spurious_lost_packets),
+        (1, 1)
+    );
     assert_eq!(packets.bytes_in_flight, 1500);
 }
 
@@ -212,6 +215,12 @@ proptest! {
     }
 }
 
+/// Packets lost, and of these spurious.
+fn losses(packets: &LossRecovery) -> (u64, u64) {
+    let counters = packets.counters;
+    (counters.lost_packets, counters.spurious_lost_packets)
+}
+
 /// A probe that is declared lost, retransmitted or late leaves no trace in the path's loss.
 #[test]
 fn mtu_probe_is_never_counted_as_lost_or_spurious() {
@@ -228,10 +237,10 @@ fn mtu_probe_is_never_counted_as_lost_or_spurious() {
     let lost = packets.detect_lost(at(6), &rtt);
     let probes: Vec<_> = lost.iter().map(|l| (l.number, l.is_mtu_probe)).collect();
     assert_eq!(probes, [(0, false), (1, true)]);
-    assert_eq!((packets.stats.lost, packets.stats.spurious), (1, 0));
+    assert_eq!(losses(&packets), (1, 0));
     // It comes late: the real loss stays counted.
     assert_eq!(ack(&mut packets, 1, 1).acked.len(), 1);
-    assert_eq!((packets.stats.lost, packets.stats.spurious), (1, 0));
+    assert_eq!(losses(&packets), (1, 0));
     packets.check_invariants();
 }
 
@@ -241,10 +250,10 @@ fn mtu_probe_that_a_probe_timeout_retransmits_is_not_counted_either() {
     let probe = packet(1500, PacketKind::MtuProbe, SentFrames::None);
     packets.on_sent(at(0), probe);
     assert!(packets.on_pto(at(20))[0].is_mtu_probe);
-    assert_eq!(packets.stats.lost, 0);
+    assert_eq!(packets.counters.lost_packets, 0);
     assert!(packets.declare_all_lost()[0].is_mtu_probe);
     ack(&mut packets, 0, 0);
-    assert_eq!(packets.stats, RecoveryStats::default());
+    assert_eq!(packets.counters, PathStats::default());
 }
 
 /// Sends one ack-eliciting packet of a tenant.
@@ -312,8 +321,8 @@ fn arrival_from_before_an_outage_is_no_reordering_of_the_path_after_it() {
     }
     ack(&mut packets, 2, 2);
     let spurious = |packets: &LossRecovery| {
-        let stats = packets.stats();
-        (stats.spurious, stats.spurious_after_outage)
+        let spurious = packets.counters.spurious_lost_packets;
+        (spurious, packets.spurious_after_outage)
     };
     assert_eq!(spurious(&packets), (1, 1));
     assert_eq!(packets.packet_threshold, 0);
@@ -335,7 +344,7 @@ fn outage_is_counted_from_its_own_first_packet_even_after_another() {
     send(&mut packets, 100, 0);
     packets.declare_all_lost();
     ack(&mut packets, 2, 2);
-    assert_eq!(packets.stats().spurious_after_outage, 1);
+    assert_eq!(packets.spurious_after_outage, 1);
 }
 
 #[test]
@@ -459,10 +468,10 @@ fn frames_of_a_packet_keep_their_order() {
 fn restart_begins_the_numbers_again_and_keeps_the_statistics() {
     let mut packets = sent(5);
     ack(&mut packets, 0, 1);
-    let stats = packets.stats();
-    assert_eq!(stats.acked, 2);
+    let counters = packets.counters;
+    assert_eq!(counters.acked_packets, 2);
     packets.restart(0);
-    assert_eq!((packets.next_number(), packets.stats()), (0, stats));
+    assert_eq!((packets.next_number(), packets.counters), (0, counters));
     assert!(!packets.has_outstanding());
     assert_eq!(packets.bytes_in_flight(), 0);
     assert!(packets.on_ack(0, [(0, 0)].into_iter()).is_none());
@@ -488,7 +497,7 @@ fn reordering_by_more_than_256_packets_stays_a_loss() {
     packets.detect_lost(at(400), &rtt_of(1000));
     ack(&mut packets, 0, 0);
     assert_eq!(packets.packet_threshold, 256);
-    assert_eq!(packets.stats().acked, 2);
+    assert_eq!(packets.counters.acked_packets, 2);
 }
 
 #[test]
