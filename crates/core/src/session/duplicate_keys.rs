@@ -15,11 +15,14 @@ use crate::{
     event::Event,
     id::{PathId, SocketId},
     snapshot::DuplicateKey,
-    wire::{DataHeader, Frame, RefusalCause},
+    wire::{DATA_HEADER_LEN, DataHeader, Frame, RefusalCause, TAG_LEN},
 };
 
 /// That the peer serves another gateway is reported at most this often. Ours: as on its side.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Bytes of a packet that refuses: header, tag, and two frames of a few bytes.
+const REFUSAL_LEN_MAX: usize = DATA_HEADER_LEN + TAG_LEN + 16;
 
 /// Refusals on both sides.
 #[derive(Debug, Default)]
@@ -36,6 +39,17 @@ impl Refusals {
     /// Whether the close that has come belongs to a refusal.
     pub(super) fn take_refused(&mut self) -> bool {
         std::mem::take(&mut self.is_refused)
+    }
+
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(super) fn check_invariants(&self) {
+        let len = self.packet.as_ref().map(|(_, _, packet)| packet.len());
+        assert!(
+            len.is_none_or(|len| len > DATA_HEADER_LEN + TAG_LEN && len <= REFUSAL_LEN_MAX),
+            "a refusal is one short sealed packet"
+        );
     }
 }
 

@@ -90,6 +90,27 @@ impl FlowPaths {
         })
     }
 
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(crate) fn check_invariants(&self) {
+        let latest = self.period_ends.map(|ends| ends + PERIOD);
+        assert!(
+            self.flows.is_empty() || latest.is_some(),
+            "flows are counted in a period"
+        );
+        for (key, flow) in &self.flows {
+            assert!(
+                flow.is_bulk || flow.bytes < BULK_BYTES,
+                "{key:?}: a flow that has sent much carries much"
+            );
+            assert!(
+                latest.is_none_or(|latest| flow.moves_from <= latest),
+                "{key:?}: a flow may move once in a period"
+            );
+        }
+    }
+
     /// The path on which a flow of `path` that carries much would have more than it has; `None`: there is none.
     fn better(&self, path: PathId, choices: &[FlowChoice]) -> Option<PathId> {
         let own = choices.iter().find(|choice| choice.path == path)?;

@@ -647,7 +647,8 @@ impl Session {
         self.choose_paths(MoveReason::PathDown);
         self.end_unknown_messages(now);
         let apps = &self.apps;
-        self.scheduler.on_peer_restarted(credit, |app| apps.active_path(app));
+        self.scheduler
+            .on_peer_restarted(credit, |app| apps.active_path(app));
         self.check_up(now);
     }
 
@@ -727,6 +728,8 @@ impl Session {
         self.apps.check_invariants(&self.paths);
         self.prefix_mismatches.check_invariants();
         self.delay_samples.check_invariants();
+        self.refusals.check_invariants();
+        self.flow_paths.check_invariants();
         for (id, tenant, bytes) in self.scheduler.tenants().in_flight() {
             let path = self.paths.get(id);
             let in_flight = path.map_or(0, |path| path.unresolved_bytes_of(tenant));

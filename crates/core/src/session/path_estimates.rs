@@ -240,8 +240,8 @@ impl PathEstimates {
     ///
     /// Panics with the invariant's name if one does not hold.
     pub(crate) fn check_invariants(&self) {
-        let (min, smoothed) = (self.rtt.min(), self.rtt.smoothed());
-        assert_eq!(min.is_some(), smoothed.is_some(), "minimum RTT");
+        self.rtt.check_invariants();
+        self.delay_variation.check_invariants();
         self.recent.check_invariants();
     }
 }

@@ -98,6 +98,25 @@ impl RttEstimator {
         self.min
     }
 
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(crate) fn check_invariants(&self) {
+        assert_eq!(
+            self.min.is_some(),
+            self.smoothed.is_some(),
+            "the first sample is the smallest and the smoothed RTT"
+        );
+        assert!(
+            self.min <= self.smoothed,
+            "the smoothed RTT is no shorter than the smallest: {self:?}"
+        );
+        assert!(
+            self.smoothed.is_some() || !self.is_provisional,
+            "what is provisional is a sample"
+        );
+    }
+
     /// Age at which a packet before an acknowledged one is lost (RFC 9002 §6.1.2: 9/8 RTT).
     pub(crate) fn loss_delay(&self) -> Duration {
         let rtt = self.smoothed_or_initial().max(self.latest);
@@ -179,6 +198,14 @@ impl DelayVariation {
 
     pub(crate) fn smoothed(&self) -> Option<Duration> {
         self.smoothed
+    }
+
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(crate) fn check_invariants(&self) {
+        let known = [self.latest.is_some(), self.smoothed.is_some()];
+        assert_eq!(known, [self.window.is_some(); 2], "samples have a minimum");
     }
 }
 

@@ -103,6 +103,24 @@ impl Departures {
     /// The controller begins anew: the peer gets as many packets as it allows.
     pub(super) fn on_controller_restarted(&mut self) {
         self.relieved_from = None;
+        if self.mode == AggregationMode::Eager {
+            self.used = 0;
+        }
+    }
+
+    /// # Panics
+    ///
+    /// Panics with the invariant's name if one does not hold.
+    pub(super) fn check_invariants(&self) {
+        let counts = match self.mode {
+            AggregationMode::Fixed => true,
+            AggregationMode::Eager => self.relieved_from.is_some(),
+            AggregationMode::Off => false,
+        };
+        assert!(
+            counts || self.used == 0,
+            "bytes of an interval are counted where they are limited"
+        );
     }
 
     /// The controller has decided from what was `seen`.

@@ -142,6 +142,7 @@ impl Aggregator {
     /// Panics with the invariant's name if one does not hold.
     pub(crate) fn check_invariants(&self) {
         self.outcomes.check_invariants();
+        self.departures.check_invariants();
         if let Some(protection) = &self.protection {
             protection.check_invariants();
         }
