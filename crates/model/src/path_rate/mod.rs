@@ -49,42 +49,48 @@ use self::{
     trial::{CHECK_FLOOR_FIRST, Trial},
 };
 
-/// Packets per round trip at which a path begins (RFC 6928), and the most that these are, bytes/s.
-/// Ours: the slowest lines that are worth a gateway.
+/// Packets per round trip at which a path begins (RFC 6928).
 const START_PACKETS: f64 = 10.0;
+/// The most that these are, bytes/s. Ours: the slowest lines that are worth a gateway.
 const START_MAX: f64 = 1e6 / 8.0;
-/// The slowest rate, bytes/s, and the fastest. Ours: a packet in a second and a half; ten times the
-/// fastest Ethernet.
+/// The slowest rate, bytes/s. Ours: a packet in a second and a half.
 const RATE_MIN: f64 = 1000.0;
+/// The fastest rate, bytes/s. Ours: ten times the fastest Ethernet.
 const RATE_MAX: f64 = 8e12 / 8.0;
 /// The round trip that is assumed before the first one (RFC 9002 §6.2.2), s.
 const LOOP_INITIAL: f64 = 0.333;
-/// The target queue: a time, s, and packets. Ours: timers are late by parts of a
-/// millisecond, and with less than a packet the line pauses between two of them.
+/// The target queue, s. Ours: timers are late by parts of a millisecond.
 const TARGET: f64 = 0.002;
+/// Packets of the target queue beside that. Ours: with less than a packet the line pauses between two of them.
 const TARGET_PACKETS: f64 = 1.0;
-/// A queue stands from here on.
+/// A queue that is never shorter than this, s, stands. Ours: a quarter of the target.
 const STANDING: f64 = 0.0005;
+/// Packets of such a queue beside that. Ours: half of the target.
 const STANDING_PACKETS: f64 = 0.5;
-/// Packets that may be in flight whatever the rate.
+/// Packets that may be in flight whatever the rate. Ours: one under way while the other is acknowledged.
 const WINDOW_PACKETS: f64 = 2.0;
 /// Packets from this part of the largest on are long: short ones are sooner through a slow line.
 const LONG: f64 = 0.75;
-/// The delivery rate is taken over this time, s, or a part of the loop, if that is longer.
+/// The delivery rate is taken over this time at least, s. Ours.
 const WINDOW: f64 = 0.05;
+/// The delivery rate is taken over this time at most, s. Ours.
 const WINDOW_MAX: f64 = 0.3;
+/// The delivery rate is taken over this part of the loop within these bounds. Ours.
 const WINDOW_OF_LOOP: f64 = 0.5;
-/// A round is a loop and this time, s, and has [`ROUND_PACKETS`] packets.
+/// A round is a loop and this time, s, and has [`ROUND_PACKETS`] packets. Ours.
 const ROUND_SPAN: f64 = 0.02;
+/// Packets of a round at least. Ours.
 const ROUND_PACKETS: f64 = 4.0;
 /// Seconds per second by which the queue grows where the line is slower than what is sent. Ours: a queue that
 /// stays may be of bursts, of which acknowledgements show the last packets only.
 const QUEUE_GROWTH: f64 = 0.01;
+/// The same in variations of delays, where that is more. Ours: three of them are no chance.
 const QUEUE_GROWTH_JITTERS: f64 = 3.0;
-/// Memory of how delays vary (RFC 3550 §6.4.1), and the largest variation that counts, s.
+/// Memory of how delays vary (RFC 3550 §6.4.1).
 const JITTER_GAIN: f64 = 1.0 / 16.0;
-/// Of packets that left further apart, s, the queue itself has changed.
+/// Of packets that left further apart, s, the queue itself has changed. Ours.
 const JITTER_APART: f64 = 0.03;
+/// The largest variation that counts, s. Ours: as long as [`JITTER_APART`].
 const JITTER_MAX: f64 = 0.03;
 /// What was sent has arrived, from this part of it on.
 const FOLLOWED: f64 = 0.95;
@@ -101,17 +107,20 @@ const PUSH: f64 = 1.05;
 const GROWTH_MAX: f64 = 1.0;
 /// The same where only loss shows what is too much. Ours: a policer's bucket lets more pass for a while.
 const GROWTH_CAUTIOUS: f64 = 0.125;
-/// After a loss of too much speed: the part of what arrived that is sent, the rounds and the time, s, for which
-/// it is, and what is added after that, as a part of the rate.
+/// The part of what arrived that is sent after a loss of too much speed. Ours.
 const HOLD: f64 = 0.97;
+/// Rounds for which it is at least. Ours.
 const HOLD_ROUNDS: f64 = 16.0;
+/// Time for which it is at least the first time, s. Ours: each further time in a row it is twice as long.
 const HOLD_TIME: f64 = 1.0;
+/// The longest of these times, s. Ours.
 const HOLD_TIME_MAX: f64 = 4.0;
-/// Times that the rate is lowered in a row before loss may be the line's own: what a policer's bucket let
+/// Times that the rate is lowered in a row before loss may be the line's own. Ours: what a policer's bucket let
 /// pass was more than it will.
 const HOLD_TIMES: u32 = 3;
+/// What is added in a round after that, as a part of the rate. Ours.
 const GROWTH_AFTER_HOLD: f64 = 0.02;
-/// Beside a foreign flow: how much faster than acknowledgements come packets may leave.
+/// Beside a foreign flow: how much faster than acknowledgements come packets may leave. Ours.
 const COMPETING_PACE: f64 = 1.25;
 /// Nothing to send for longer than this, s, is a pause of the application.
 const PAUSE: f64 = 0.002;
@@ -121,10 +130,12 @@ const CONFIRMED_FOR: f64 = 10.0;
 /// What arrives in a round counts at so many times the rate at which it was sent at most: a radio line, or a late
 /// processor, brings at once what was not carried so fast.
 const BURST_MAX: f64 = 2.0;
-/// Time, s, and packets for which nothing arrives though packets are on the way: radio that
-/// pauses. What arrives then at once says nothing about the rate.
+/// Time, s, for which nothing arrives though packets are on the way. Ours: radio pauses, and what arrives then at once
+/// says nothing about the rate.
 const GAP: f64 = 0.1;
+/// The same as a time of so many packets, where that is longer. Ours.
 const GAP_PACKETS: f64 = 8.0;
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
     Startup,
