@@ -27,6 +27,7 @@ mod pacer;
 mod ranges;
 mod session;
 mod snapshot;
+mod table;
 mod tenant;
 mod timeouts;
 mod trace;

@@ -6,7 +6,7 @@
 mod copies;
 mod pairing;
 
-use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use keiro_units::{Instant, Probability};
 
@@ -17,14 +17,15 @@ use crate::{
     config::{AggregationConfig, PathConfig},
     id::{PathId, SocketId},
     snapshot::PathState,
+    table::Table,
 };
 
 /// The paths to one peer.
 #[derive(Debug, Default)]
 pub(crate) struct PathManager {
-    paths: BTreeMap<PathId, Path>,
+    paths: Table<PathId, Path>,
     /// Of paths that were removed: packet numbers are never used twice under the same keys.
-    used_numbers: BTreeMap<PathId, UsedNumbers>,
+    used_numbers: Table<PathId, UsedNumbers>,
     /// Which paths of the peer arrive on ours.
     pairing: Pairing,
     /// Paths take turns to send, beginning after this one.
@@ -49,11 +50,11 @@ pub(crate) struct PathValidated {
 
 impl PathManager {
     pub(crate) fn get(&self, id: PathId) -> Option<&Path> {
-        self.paths.get(&id)
+        self.paths.get(id)
     }
 
     pub(crate) fn get_mut(&mut self, id: PathId) -> Option<&mut Path> {
-        self.paths.get_mut(&id)
+        self.paths.get_mut(id)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Path> {
@@ -65,7 +66,7 @@ impl PathManager {
     }
 
     pub(crate) fn ids(&self) -> Vec<PathId> {
-        self.paths.keys().copied().collect()
+        self.paths.keys().collect()
     }
 
     /// The longest round trip of the paths that are up.
@@ -101,7 +102,7 @@ impl PathManager {
         let on_socket = self.paths.values().filter(|path| path.socket() == socket);
         let best = on_socket.min_by_key(|path| path.remote() != Some(remote));
         let id = best.map(Path::id)?;
-        self.paths.get_mut(&id)
+        self.paths.get_mut(id)
     }
 
     /// Another path of the same socket that is up.
@@ -194,8 +195,8 @@ impl PathManager {
         aggregation: &AggregationConfig,
         probe_share: Probability,
     ) -> Option<Abandoned> {
-        let Some(path) = self.paths.get_mut(&config.id) else {
-            let first = self.used_numbers.remove(&config.id).unwrap_or_default();
+        let Some(path) = self.paths.get_mut(config.id) else {
+            let first = self.used_numbers.remove(config.id).unwrap_or_default();
             let path = Path::new(config, aggregation, first);
             self.paths.insert(config.id, path);
             return None;
@@ -208,7 +209,7 @@ impl PathManager {
 
     /// Removes a path; what waited or was in flight on it.
     pub(crate) fn remove(&mut self, id: PathId) -> Option<Abandoned> {
-        let mut path = self.paths.remove(&id)?;
+        let mut path = self.paths.remove(id)?;
         let abandoned = path.abandon();
         self.pairing.forget(id);
         self.used_numbers.insert(id, path.used_numbers());
@@ -273,10 +274,10 @@ impl PathManager {
     /// Panics with the invariant's name if one does not hold.
     pub(crate) fn check_invariants(&self) {
         self.pairing.check_invariants(&self.paths);
-        for (id, path) in &self.paths {
-            assert_eq!(*id, path.id(), "paths are kept by their id");
+        for (id, path) in self.paths.iter() {
+            assert_eq!(id, path.id(), "paths are kept by their id");
             assert!(
-                !self.used_numbers.contains_key(id),
+                !self.used_numbers.contains(id),
                 "used numbers are those of removed paths"
             );
             path.check_invariants();

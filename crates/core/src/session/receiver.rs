@@ -3,7 +3,7 @@
 //!
 //! Frames are read by `receive`; this holds what they change.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use keiro_units::Instant;
 
@@ -23,6 +23,7 @@ use crate::{
     datagram::DatagramMeta,
     event::StreamSignal,
     id::{AppId, FlowId, SocketId, StreamId, TenantId},
+    table::Table,
     wire::{Feedback, Frame, ParityFrame, TrainReport},
 };
 
@@ -120,8 +121,8 @@ struct RemotePath {
 /// The receiving side of one peer.
 pub(crate) struct Receiver {
     /// By the path's number at the peer.
-    remote_paths: BTreeMap<u8, RemotePath>,
-    overflows: BTreeMap<SocketId, ReceiveOverflows>,
+    remote_paths: Table<u8, RemotePath>,
+    overflows: Table<SocketId, ReceiveOverflows>,
     clock: PeerClock,
     reassembly: Reassembly,
     fragments: Fragments,
@@ -139,8 +140,8 @@ impl Receiver {
     /// `window`: charges of the peer's messages that may be open at once.
     pub(crate) fn new(window: u64) -> Self {
         Self {
-            remote_paths: BTreeMap::new(),
-            overflows: BTreeMap::new(),
+            remote_paths: Table::default(),
+            overflows: Table::default(),
             clock: PeerClock::default(),
             reassembly: Reassembly::new(window),
             fragments: Fragments::default(),
@@ -186,7 +187,7 @@ impl Receiver {
     /// The full number of a packet on the peer's path `path`; `None`: it was received before, or it
     /// is too old to know.
     pub(crate) fn packet_number(&self, path: u8, low: u32) -> Option<u64> {
-        let Some(remote) = self.remote_paths.get(&path) else {
+        let Some(remote) = self.remote_paths.get(path) else {
             return Some(u64::from(low));
         };
         let number = remote.received.expand(low);
@@ -195,12 +196,12 @@ impl Receiver {
 
     /// Packets of the peer's path `path` are taken: it is known, or there is room for another.
     pub(crate) fn takes_path(&self, path: u8) -> bool {
-        self.remote_paths.contains_key(&path) || self.remote_paths.len() < REMOTE_PATHS_MAX
+        self.remote_paths.contains(path) || self.remote_paths.len() < REMOTE_PATHS_MAX
     }
 
     /// An authentic packet arrived; whether it is the newest of its path.
     pub(crate) fn on_packet(&mut self, path: u8, number: u64, meta: DatagramMeta) -> bool {
-        let remote = self.remote_paths.entry(path).or_default();
+        let remote = self.remote_paths.get_or_default(path);
         let is_newest = remote.received.is_newest(number);
         remote.socket = Some(meta.socket);
         remote.displaced.on_packet();
@@ -218,21 +219,21 @@ impl Receiver {
         number: u64,
         policy: AckPolicy,
     ) {
-        if let Some(remote) = self.remote_paths.get_mut(&path) {
+        if let Some(remote) = self.remote_paths.get_mut(path) {
             remote.received.on_eliciting(now, number, policy);
         }
     }
 
     /// The peer has an acknowledgement of its path `path` that covers everything up to `largest`.
     pub(crate) fn on_ack_of_ack(&mut self, path: u8, largest: u64) {
-        if let Some(remote) = self.remote_paths.get_mut(&path) {
+        if let Some(remote) = self.remote_paths.get_mut(path) {
             remote.received.on_ack_of_ack(largest);
         }
     }
 
     /// Aggregates of the peer's path `path`; `None`: no packet of it has come, so that it cannot be up.
     pub(crate) fn aggregates_mut(&mut self, path: u8) -> Option<&mut AggregateReceiver> {
-        let remote = self.remote_paths.get_mut(&path)?;
+        let remote = self.remote_paths.get_mut(path)?;
         Some(&mut remote.aggregates)
     }
 
@@ -272,7 +273,7 @@ impl Receiver {
         path: u8,
         change: impl FnOnce(&mut AggregateReceiver) -> T,
     ) -> Option<T> {
-        let kept = &mut self.remote_paths.get_mut(&path)?.aggregates;
+        let kept = &mut self.remote_paths.get_mut(path)?.aggregates;
         let before = kept.memory();
         let result = change(kept);
         self.products += kept.take_recovery_cost();
@@ -304,28 +305,40 @@ impl Receiver {
 
     /// Trains on the peer's path `path`.
     pub(crate) fn trains_mut(&mut self, path: u8) -> Option<&mut TrainReceiver> {
-        Some(&mut self.remote_paths.get_mut(&path)?.trains)
+        Some(&mut self.remote_paths.get_mut(path)?.trains)
     }
 
     /// The socket at which packets of the peer's path `path` arrive.
     pub(crate) fn socket_of(&self, path: u8) -> Option<SocketId> {
-        self.remote_paths.get(&path)?.socket
+        self.remote_paths.get(path)?.socket
     }
 
     /// Numbers of the peer's paths from which packets have arrived.
     pub(crate) fn remote_paths(&self) -> impl Iterator<Item = u8> {
-        self.remote_paths.keys().copied()
+        self.remote_paths.keys()
     }
 
     /// When something about the peer's path `path` is to be sent.
     pub(crate) fn due_of(&self, path: u8) -> Option<Instant> {
-        let remote = self.remote_paths.get(&path)?;
+        let remote = self.remote_paths.get(path)?;
         let due = [
             remote.received.ack_due(),
             remote.trains.report_due(),
             remote.aggregates.feedback_due(),
         ];
         due.into_iter().flatten().min()
+    }
+
+    /// Something of what [`acks_wanted`](Self::acks_wanted), [`train_reports_due`](Self::train_reports_due) or
+    /// [`feedback_due`](Self::feedback_due) return is to be written.
+    pub(crate) fn has_reports(&self, now: Instant, data_waits: bool) -> bool {
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        self.remote_paths.values().any(|remote| {
+            (data_waits && remote.received.has_unacknowledged())
+                || is_due(remote.received.ack_due())
+                || is_due(remote.trains.report_due())
+                || is_due(remote.aggregates.feedback_due())
+        })
     }
 
     /// Paths of the peer whose acknowledgement is due, or may as well travel with data.
@@ -356,7 +369,7 @@ impl Receiver {
         let wanted = self.remote_paths.iter();
         wanted
             .filter(|(_, remote)| is_wanted(remote))
-            .map(|(path, _)| *path)
+            .map(|(path, _)| path)
             .collect()
     }
 
@@ -369,7 +382,7 @@ impl Receiver {
         end: usize,
         out: &mut Vec<u8>,
     ) -> Option<u64> {
-        let received = &mut self.remote_paths.get_mut(&path)?.received;
+        let received = &mut self.remote_paths.get_mut(path)?.received;
         received.write_ack(now, path, end, out)
     }
 
@@ -382,7 +395,7 @@ impl Receiver {
         out: &mut Vec<u8>,
     ) {
         if out.len() + TrainReport::LEN_MAX <= end
-            && let Some(remote) = self.remote_paths.get_mut(&path)
+            && let Some(remote) = self.remote_paths.get_mut(path)
         {
             remote.trains.write_report(now, path, out);
         }
@@ -393,12 +406,12 @@ impl Receiver {
         if out.len() + Feedback::LEN_MAX > end {
             return;
         }
-        let Some(remote) = self.remote_paths.get_mut(&path) else {
+        let Some(remote) = self.remote_paths.get_mut(path) else {
             return;
         };
         let overflows = remote
             .socket
-            .and_then(|socket| self.overflows.get(&socket))
+            .and_then(|socket| self.overflows.get(socket))
             .copied()
             .unwrap_or_default();
         let feedback = remote.aggregates.take_feedback(now, path, overflows);
@@ -410,7 +423,7 @@ impl Receiver {
     /// Appends how many packets strangers have displaced if there is room up to `end`.
     pub(crate) fn write_stranger_drops(&mut self, path: u8, end: usize, out: &mut Vec<u8>) {
         if out.len() + Frame::STRANGER_DROPS_LEN_MAX <= end
-            && let Some(remote) = self.remote_paths.get_mut(&path)
+            && let Some(remote) = self.remote_paths.get_mut(path)
         {
             let packets = remote.displaced.take_report();
             Frame::StrangerDrops { path, packets }.encode(out);

@@ -260,8 +260,8 @@ impl SendQueues {
     /// they carry by then (water-filling). What waits at a stream that has refused bytes has no known end; what was lost has
     /// the receiver wait, and does.
     fn first_spread(&self, path: PathId, tenant: TenantId) -> Option<(ScheduleKey, SendItem)> {
-        let queue = self.ready.get((QueuePath::Any, tenant))?;
         let carried_by_others = self.ready.carried_by_others(path)?;
+        let queue = self.ready.get((QueuePath::Any, tenant))?;
         let (key, item) = queue.plain.first_key_value()?;
         let is_endless = match item {
             SendItem::Stream(id) => self.streams.get(*id).is_some_and(OutStream::is_endless),
@@ -482,8 +482,8 @@ impl SendQueues {
 
     /// Items of a tenant wait for `path` that leave this way.
     pub(crate) fn has_ready(&self, path: PathId, tenant: TenantId, coalescing: Coalescing) -> bool {
-        let is_spread = coalescing == Coalescing::No && self.first_spread(path, tenant).is_some();
-        is_spread || self.ready.has_ready(path, tenant, coalescing)
+        self.ready.has_ready(path, tenant, coalescing)
+            || coalescing == Coalescing::No && self.first_spread(path, tenant).is_some()
     }
 
     /// See [`ReadyQueues::has_coalescing`].

@@ -187,7 +187,8 @@ impl Session {
         self.paths.for_acks(number, self.receiver.socket_of(number))
     }
 
-    fn control_waits(&self) -> bool {
+    /// Frames of the protocol itself are to be sent over the fastest path.
+    pub(super) fn control_waits(&self) -> bool {
         let of_streams = self.streams.has_control() || self.scheduler.queues().has_credit_returns();
         self.receiver.is_credit_wanted() || !self.control.is_empty() || of_streams
     }

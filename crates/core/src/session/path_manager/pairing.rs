@@ -5,16 +5,19 @@
 //! paths, and each number is paired with one of our paths of the socket at which its packets arrive. Without
 //! that, a path would follow the peer from one of its uplinks to the other with every packet.
 
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::net::SocketAddr;
 
 use super::Path;
-use crate::id::{PathId, SocketId};
+use crate::{
+    id::{PathId, SocketId},
+    table::Table,
+};
 
 /// Our path on which each of the peer's arrives, by the peer's number. Several may arrive on one of ours, as where
 /// the peer reaches one socket at two addresses.
 #[derive(Debug, Default)]
 pub(super) struct Pairing {
-    pairs: BTreeMap<u8, Pair>,
+    pairs: Table<u8, Pair>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +42,7 @@ pub(crate) enum Arrival {
 impl Pairing {
     /// Our path on which the peer's path `number` arrives; `None`: not known yet.
     pub(super) fn path_of(&self, number: u8) -> Option<PathId> {
-        self.pairs.get(&number).map(|pair| pair.path)
+        self.pairs.get(number).map(|pair| pair.path)
     }
 
     /// Decides for an authentic packet of the peer's path `number`, in this order: the path that leads to `remote`;
@@ -47,7 +50,7 @@ impl Pairing {
     /// pair and no address; one without a pair; any that is not up.
     pub(super) fn on_packet(
         &mut self,
-        paths: &BTreeMap<PathId, Path>,
+        paths: &Table<PathId, Path>,
         socket: SocketId,
         remote: SocketAddr,
         number: u8,
@@ -104,7 +107,7 @@ impl Pairing {
 
     /// The peer answers a challenge over its path `number`: that one arrives on ours, if nothing else is known.
     pub(super) fn on_response(&mut self, id: PathId, number: u8) {
-        self.pairs.entry(number).or_insert(Pair {
+        self.pairs.get_or_insert_with(number, || Pair {
             path: id,
             remote: None,
         });
@@ -118,11 +121,9 @@ impl Pairing {
     /// # Panics
     ///
     /// Panics with the invariant's name if one does not hold.
-    pub(super) fn check_invariants(&self, paths: &BTreeMap<PathId, Path>) {
+    pub(super) fn check_invariants(&self, paths: &Table<PathId, Path>) {
         assert!(
-            self.pairs
-                .values()
-                .all(|pair| paths.contains_key(&pair.path)),
+            self.pairs.values().all(|pair| paths.contains(pair.path)),
             "pairs are those of paths that there are"
         );
     }

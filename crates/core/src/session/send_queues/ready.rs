@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::id::{PathId, StreamId, TenantId};
+use crate::{
+    id::{PathId, StreamId, TenantId},
+    table::Table,
+};
 
 /// An item by its local number, which counts in order of acceptance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,11 +90,11 @@ pub(super) struct ReadyQueues {
     /// would have carried by the time that the next packet of this one arrives.
     spread_over: BTreeMap<PathId, u64>,
     /// Items of all tenants that are to be coalesced.
-    coalescing_items: BTreeMap<PathId, usize>,
+    coalescing_items: Table<PathId, usize>,
     /// Where something has come since [`take_woken`](Self::take_woken).
-    woken: BTreeSet<(PathId, TenantId)>,
+    woken: Table<(PathId, TenantId), ()>,
     /// The longest item that is coalesced, in bytes, by path; 0: none is.
-    coalescing_max: BTreeMap<PathId, u64>,
+    coalescing_max: Table<PathId, u64>,
 }
 
 /// The keys of all tenants' queues on one path.
@@ -134,9 +137,9 @@ impl ReadyQueues {
             QueuePath::None => {}
             QueuePath::One(path) => {
                 if coalescing == Coalescing::Yes {
-                    *self.coalescing_items.entry(path).or_default() += 1;
+                    *self.coalescing_items.get_or_default(path) += 1;
                 }
-                self.woken.insert((path, key.1));
+                self.woken.insert((path, key.1), ());
             }
             QueuePath::Any => self.wake_spread(key.1),
         }
@@ -151,7 +154,7 @@ impl ReadyQueues {
             && queue.coalescing.remove(&schedule_key).is_some();
         if was_coalescing
             && let QueuePath::One(path) = key.0
-            && let Some(count) = self.coalescing_items.get_mut(&path)
+            && let Some(count) = self.coalescing_items.get_mut(path)
         {
             *count -= 1;
         }
@@ -189,7 +192,7 @@ impl ReadyQueues {
     /// The longest item that is coalesced on a path, bytes; 0: none is.
     pub(super) fn coalescing_max(&self, path: QueuePath) -> u64 {
         match path {
-            QueuePath::One(path) => self.coalescing_max.get(&path).copied().unwrap_or(0),
+            QueuePath::One(path) => self.coalescing_max.get(path).copied().unwrap_or(0),
             QueuePath::None | QueuePath::Any => 0,
         }
     }
@@ -203,7 +206,7 @@ impl ReadyQueues {
             let before = self.spread_over.get(path);
             if before.is_none_or(|before| carried < before) {
                 self.woken
-                    .extend(tenants.iter().map(|tenant| (*path, *tenant)));
+                    .extend(tenants.iter().map(|tenant| ((*path, *tenant), ())));
             }
         }
         self.spread_over = paths;
@@ -231,7 +234,7 @@ impl ReadyQueues {
 
     fn wake_spread(&mut self, tenant: TenantId) {
         let paths = self.spread_over.keys();
-        self.woken.extend(paths.map(|path| (*path, tenant)));
+        self.woken.extend(paths.map(|path| ((*path, tenant), ())));
     }
 
     /// Items of at most `bytes` bytes are coalesced on `path`. What may change sides is taken out of
@@ -244,7 +247,7 @@ impl ReadyQueues {
         if self.coalescing_max.insert(path, bytes) == Some(bytes) {
             return Vec::new();
         }
-        self.coalescing_items.remove(&path);
+        self.coalescing_items.remove(path);
         let mut taken = Vec::new();
         for (key, queue) in self.queues.range_mut(keys_of_path(path)) {
             let mut items = std::mem::take(&mut queue.coalescing);
@@ -264,15 +267,14 @@ impl ReadyQueues {
 
     /// The next tenant of which something has come for `path` since it was last returned.
     pub(super) fn take_woken(&mut self, path: PathId) -> Option<TenantId> {
-        let of_path = (path, TenantId::ZERO)..=(path, TenantId(u32::MAX));
-        let woken = *self.woken.range(of_path).next()?;
-        self.woken.remove(&woken);
-        Some(woken.1)
+        let woken = self.first_woken(path)?;
+        self.woken.remove((path, woken));
+        Some(woken)
     }
 
     /// What has come of a tenant for `path` is known.
     pub(super) fn forget_woken(&mut self, path: PathId, tenant: TenantId) {
-        self.woken.remove(&(path, tenant));
+        self.woken.remove((path, tenant));
     }
 
     /// Has [`take_woken`](Self::take_woken) return the tenants of which something waits for `path`.
@@ -284,13 +286,17 @@ impl ReadyQueues {
         let spread = self.spread_tenants().filter(|_| is_spread_over);
         let tenants: Vec<TenantId> = spread.chain(own).collect();
         self.woken
-            .extend(tenants.into_iter().map(|tenant| (path, tenant)));
+            .extend(tenants.into_iter().map(|tenant| ((path, tenant), ())));
     }
 
     /// Something has come for `path` that [`take_woken`](Self::take_woken) has not returned yet.
     pub(super) fn has_woken(&self, path: PathId) -> bool {
-        let of_path = (path, TenantId::ZERO)..=(path, TenantId(u32::MAX));
-        self.woken.range(of_path).next().is_some()
+        self.first_woken(path).is_some()
+    }
+
+    fn first_woken(&self, path: PathId) -> Option<TenantId> {
+        let (of, tenant) = self.woken.first_from((path, TenantId::ZERO))?;
+        (of == path).then_some(tenant)
     }
 
     /// Items of a tenant wait for `path` that leave this way.
@@ -301,7 +307,7 @@ impl ReadyQueues {
 
     /// Items of any tenant wait for `path` to be coalesced.
     pub(super) fn has_coalescing(&self, path: PathId) -> bool {
-        let count = self.coalescing_items.get(&path);
+        let count = self.coalescing_items.get(path);
         count.is_some_and(|count| *count > 0)
     }
 
@@ -317,8 +323,13 @@ impl ReadyQueues {
             );
             assert!(self.paths.contains(&key.0), "paths of queues");
         }
-        for (path, count) in &self.coalescing_items {
-            let coalescing = self.of_path(*path).map(|(_, queue)| queue.coalescing.len());
+        let mut carried = self.spread_over.values();
+        assert!(
+            self.spread_over.is_empty() || carried.any(|bytes| *bytes == 0),
+            "what is spread may leave at once by one of the paths"
+        );
+        for (path, count) in self.coalescing_items.iter() {
+            let coalescing = self.of_path(path).map(|(_, queue)| queue.coalescing.len());
             assert_eq!(
                 *count,
                 coalescing.sum::<usize>(),

@@ -112,13 +112,13 @@ impl Tenants {
 
     /// What the narrowest link of a path carries.
     pub(crate) fn on_capacity(&mut self, path: PathId, capacity: Option<Bandwidth>) {
-        self.paths.entry(path).or_default().line.capacity = capacity;
+        self.paths.get_or_default(path).line.capacity = capacity;
     }
 
     /// Tenants of a path of which the peer is to be informed that more waits than is let go, if it is time to look for
     /// them; at most `max`.
     pub(crate) fn poll_limited(&mut self, now: Instant, path: PathId, max: usize) -> Vec<TenantId> {
-        let Some(path_tenants) = self.paths.get_mut(&path) else {
+        let Some(path_tenants) = self.paths.get_mut(path) else {
             return Vec::new();
         };
         let rested = |at| now.saturating_duration_since(at) >= REPORT_INTERVAL;
@@ -127,15 +127,15 @@ impl Tenants {
         }
         path_tenants.limited_at = Some(now);
         let tenants = path_tenants.tenant_paths.iter_mut();
-        let limited = tenants.filter(|(id, _)| **id != TenantId::ZERO);
-        let limited = limited.filter_map(|(id, path)| path.take_limited(now).then_some(*id));
+        let limited = tenants.filter(|(id, _)| *id != TenantId::ZERO);
+        let limited = limited.filter_map(|(id, path)| path.take_limited(now).then_some(id));
         limited.take(max).collect()
     }
 
     /// More of a tenant waits than is let go, and the peer is to be informed.
     pub(crate) fn take_limited(&mut self, now: Instant, path: PathId, id: TenantId) -> bool {
-        let path_tenants = self.paths.get_mut(&path);
-        let tenant_path = path_tenants.and_then(|paths| paths.tenant_paths.get_mut(&id));
+        let path_tenants = self.paths.get_mut(path);
+        let tenant_path = path_tenants.and_then(|paths| paths.tenant_paths.get_mut(id));
         tenant_path.is_some_and(|tenant_path| tenant_path.take_limited(now))
     }
 }

@@ -13,6 +13,7 @@ mod flows;
 mod limited;
 mod parts;
 mod path_tenants;
+mod start_tags;
 mod tenant_path;
 #[cfg(test)]
 mod tests;
@@ -29,11 +30,10 @@ use self::{
     path_tenants::{PathTenants, virtual_time_of},
     tenant_path::{Readiness, Service},
 };
-pub(crate) use self::{
-    limited::Contradiction, parts::LeavingPart, tenant_path::DeliveryReport,
-};
+pub(crate) use self::{limited::Contradiction, parts::LeavingPart, tenant_path::DeliveryReport};
 use crate::{
     id::{AppId, PathId, TenantId},
+    table::Table,
     tenant::{IpPacket, PacketDrops, TenantConfig, TenantError, TenantSnapshot},
 };
 
@@ -59,7 +59,7 @@ struct Tenant {
 pub(crate) struct Tenants {
     /// Tenant 0 is always among them.
     tenants: BTreeMap<TenantId, Tenant>,
-    paths: BTreeMap<PathId, PathTenants>,
+    paths: Table<PathId, PathTenants>,
     tenants_max: usize,
     cost_max: u64,
     cost: u64,
@@ -194,7 +194,7 @@ impl Tenants {
     pub(crate) fn new(tenants_max: usize, cost_max: u64) -> Self {
         Self {
             tenants: BTreeMap::from([(TenantId::ZERO, Tenant::unconfigured_zero())]),
-            paths: BTreeMap::new(),
+            paths: Table::default(),
             tenants_max,
             cost_max,
             cost: 0,
@@ -218,7 +218,7 @@ impl Tenants {
         tenant.is_configured = true;
         let before = std::mem::replace(&mut tenant.config, config);
         for path_tenants in self.paths.values_mut() {
-            let Some(tenant_path) = path_tenants.tenant_paths.get_mut(&config.id) else {
+            let Some(tenant_path) = path_tenants.tenant_paths.get_mut(config.id) else {
                 continue;
             };
             if before.controller == config.controller {
@@ -236,7 +236,7 @@ impl Tenants {
         if id == TenantId::ZERO {
             self.tenants.insert(id, Tenant::unconfigured_zero());
             for path_tenants in self.paths.values_mut() {
-                if let Some(zero) = path_tenants.tenant_paths.get_mut(&id) {
+                if let Some(zero) = path_tenants.tenant_paths.get_mut(id) {
                     zero.remove_controller();
                 }
                 path_tenants.wake(id);
@@ -314,7 +314,7 @@ impl Tenants {
         let Some(tenant) = self.tenants.get_mut(&id) else {
             return;
         };
-        let path_tenants = self.paths.entry(path.path).or_default();
+        let path_tenants = self.paths.get_or_default(path.path);
         let tenant_path = path_tenants.tenant_path(now, id, &tenant.config, path.mtu);
         let before = tenant_path.cost();
         tenant_path.flows.push(queued);
@@ -336,11 +336,17 @@ impl Tenants {
     }
 
     /// Items of a tenant have come for a path; what it has of them.
-    pub(crate) fn on_items(&mut self, now: Instant, path: PathMtu, id: TenantId, state: ItemsState) {
+    pub(crate) fn on_items(
+        &mut self,
+        now: Instant,
+        path: PathMtu,
+        id: TenantId,
+        state: ItemsState,
+    ) {
         let Some(tenant) = self.tenants.get(&id).filter(|_| state != ItemsState::None) else {
             return;
         };
-        let path_tenants = self.paths.entry(path.path).or_default();
+        let path_tenants = self.paths.get_or_default(path.path);
         path_tenants.tenant_path(now, id, &tenant.config, path.mtu);
         path_tenants.on_items(id, state);
         path_tenants.wake(id);
@@ -348,14 +354,14 @@ impl Tenants {
 
     /// Items of a tenant have left; what it has left of them.
     pub(crate) fn on_items_sent(&mut self, path: PathId, id: TenantId, state: ItemsState) {
-        if let Some(path_tenants) = self.paths.get_mut(&path) {
+        if let Some(path_tenants) = self.paths.get_mut(path) {
             path_tenants.on_items(id, state);
         }
     }
 
     /// What was granted could not leave: items wait until the path may send an aggregate.
     pub(crate) fn on_refused(&mut self, path: PathId, grant: SchedulerGrant) {
-        if let Some(path_tenants) = self.paths.get_mut(&path) {
+        if let Some(path_tenants) = self.paths.get_mut(path) {
             if grant.kind == GrantKind::Items {
                 path_tenants.on_items(grant.tenant, ItemsState::Coalescing);
             }
@@ -365,11 +371,11 @@ impl Tenants {
 
     /// The path may send an aggregate: tenants that have waited for that are ready again.
     pub(crate) fn on_may_coalesce(&mut self, path: PathId) {
-        let Some(path_tenants) = self.paths.get_mut(&path) else {
+        let Some(path_tenants) = self.paths.get_mut(path) else {
             return;
         };
         for id in std::mem::take(&mut path_tenants.coalescing) {
-            if let Some(tenant_path) = path_tenants.tenant_paths.get_mut(&id) {
+            if let Some(tenant_path) = path_tenants.tenant_paths.get_mut(id) {
                 tenant_path.set_has_items(true);
                 path_tenants.wake(id);
             }
@@ -378,7 +384,7 @@ impl Tenants {
 
     /// Items of a tenant wait until the path may send an aggregate.
     pub(crate) fn awaits_coalescing(&self, path: PathId) -> bool {
-        let path_tenants = self.paths.get(&path);
+        let path_tenants = self.paths.get(path);
         path_tenants.is_some_and(|path_tenants| !path_tenants.coalescing.is_empty())
     }
 
@@ -392,13 +398,13 @@ impl Tenants {
         if path.control_waits {
             self.on_control(now, path.id, path.mtu);
         }
-        let path_tenants = self.paths.get_mut(&path.id)?;
+        let path_tenants = self.paths.get_mut(path.id)?;
         path_tenants.make_timed_ready(now);
         // Every turn either ends the search or takes one tenant from the ready.
-        while let Some(&(start_tag, id)) = path_tenants.ready.first() {
+        while let Some((start_tag, id)) = path_tenants.ready.first() {
             let tenant_path = path_tenants
                 .tenant_paths
-                .get_mut(&id)
+                .get_mut(id)
                 .expect("a tenant that is ready exists");
             let before = tenant_path.cost();
             let packet = tenant_path.first_packet(now);
@@ -456,7 +462,7 @@ impl Tenants {
     /// Frames of the protocol itself are to leave: tenant 0 has a turn whatever its window says.
     fn on_control(&mut self, now: Instant, path: PathId, mtu: u16) {
         if let Some(zero) = self.tenants.get(&TenantId::ZERO) {
-            let path_tenants = self.paths.entry(path).or_default();
+            let path_tenants = self.paths.get_or_default(path);
             path_tenants.tenant_path(now, TenantId::ZERO, &zero.config, mtu);
             path_tenants.make_ready_now(TenantId::ZERO);
         }
@@ -470,8 +476,8 @@ impl Tenants {
         path: PathId,
         grant: SchedulerGrant,
     ) -> Option<usize> {
-        let path_tenants = self.paths.get_mut(&path)?;
-        let tenant_path = path_tenants.tenant_paths.get_mut(&grant.tenant)?;
+        let path_tenants = self.paths.get_mut(path)?;
+        let tenant_path = path_tenants.tenant_paths.get_mut(grant.tenant)?;
         let before = tenant_path.cost();
         let first = tenant_path.first_packet(now);
         let (after, delayed) = (tenant_path.cost(), tenant_path.take_delayed());
@@ -493,8 +499,8 @@ impl Tenants {
         id: TenantId,
         room: usize,
     ) -> Option<usize> {
-        let path_tenants = self.paths.get_mut(&path)?;
-        let tenant_path = path_tenants.tenant_paths.get_mut(&id)?;
+        let path_tenants = self.paths.get_mut(path)?;
+        let tenant_path = path_tenants.tenant_paths.get_mut(id)?;
         let (len, is_new) = tenant_path.next_part_len(self.split, room)?;
         self.split += u64::from(is_new);
         Some(len)
@@ -503,15 +509,15 @@ impl Tenants {
     /// The part leaves whose length [`next_part_len`](Self::next_part_len) has said. With the last one the packet is
     /// to be taken.
     pub(crate) fn poll_part(&mut self, path: PathId, id: TenantId) -> Option<LeavingPart<'_>> {
-        let path_tenants = self.paths.get_mut(&path)?;
-        path_tenants.tenant_paths.get_mut(&id)?.poll_part()
+        let path_tenants = self.paths.get_mut(path)?;
+        path_tenants.tenant_paths.get_mut(id)?.poll_part()
     }
 
     /// Takes the packet that [`poll_next`](Self::poll_next) or [`next_of`](Self::next_of) has
     /// announced.
     pub(crate) fn take(&mut self, path: PathId, id: TenantId) -> Option<Leaving> {
-        let path_tenants = self.paths.get_mut(&path)?;
-        let taken = path_tenants.tenant_paths.get_mut(&id)?.take()?;
+        let path_tenants = self.paths.get_mut(path)?;
+        let taken = path_tenants.tenant_paths.get_mut(id)?.take()?;
         let tenant = self.tenants.get_mut(&id)?;
         tenant.marked += u64::from(taken.marked);
         let cost = taken.packet.cost();
@@ -537,11 +543,11 @@ impl Tenants {
         let Some(tenant) = self.tenants.get(&grant.tenant) else {
             return;
         };
-        let Some(path_tenants) = self.paths.get_mut(&path) else {
+        let Some(path_tenants) = self.paths.get_mut(path) else {
             return;
         };
         path_tenants.virtual_time = path_tenants.virtual_time.max(grant.start_tag);
-        if let Some(tenant_path) = path_tenants.tenant_paths.get_mut(&grant.tenant) {
+        if let Some(tenant_path) = path_tenants.tenant_paths.get_mut(grant.tenant) {
             let service = Service {
                 bytes,
                 start_tag: grant.start_tag,
@@ -565,7 +571,7 @@ impl Tenants {
         let Some(tenant) = self.tenants.get(&id) else {
             return;
         };
-        let path_tenants = self.paths.entry(path.path).or_default();
+        let path_tenants = self.paths.get_or_default(path.path);
         let service = Service {
             bytes,
             start_tag: path_tenants.virtual_time,
@@ -583,8 +589,8 @@ impl Tenants {
         id: TenantId,
         bytes: u64,
     ) -> bool {
-        let path_tenants = self.paths.get(&path);
-        let tenant_path = path_tenants.and_then(|paths| paths.tenant_paths.get(&id));
+        let path_tenants = self.paths.get(path);
+        let tenant_path = path_tenants.and_then(|paths| paths.tenant_paths.get(id));
         tenant_path.is_none_or(|path| path.room() >= bytes && path.next_at() <= now)
     }
 
@@ -597,12 +603,12 @@ impl Tenants {
         report: &DeliveryReport,
     ) {
         let reported_unit = self.reported_unit(now);
-        let Some(path_tenants) = self.paths.get_mut(&path.path) else {
+        let Some(path_tenants) = self.paths.get_mut(path.path) else {
             return;
         };
         path_tenants.line.reported_unit = reported_unit;
         let line = path_tenants.line;
-        match path_tenants.tenant_paths.get_mut(&id) {
+        match path_tenants.tenant_paths.get_mut(id) {
             Some(tenant_path) => {
                 tenant_path.on_line(line);
                 tenant_path.on_delivery_report(now, report, u64::from(path.mtu));
@@ -617,7 +623,7 @@ impl Tenants {
     /// When a tenant's turn may come on `path`, its pacer aside; in the past: at once. `None`:
     /// nothing waits, or only what an acknowledgement or the path's coalescing will let go.
     pub(crate) fn next_at(&self, path: PathId) -> Option<Instant> {
-        let path_tenants = self.paths.get(&path)?;
+        let path_tenants = self.paths.get(path)?;
         if path_tenants.ready.is_empty() {
             return path_tenants.timed.first().map(|(at, _)| *at);
         }
@@ -627,24 +633,24 @@ impl Tenants {
     /// Memory of what waits for `path`.
     pub(crate) fn waiting_bytes(&self, path: PathId) -> u64 {
         self.paths
-            .get(&path)
+            .get(path)
             .map_or(0, |path_tenants| path_tenants.cost)
     }
 
     /// `path` leads to another address: its controllers are restarted. `forgotten`: nothing in flight on
     /// it is waited for.
     pub(crate) fn restart(&mut self, now: Instant, path: PathId, mtu: u16, forgotten: bool) {
-        let Some(path_tenants) = self.paths.get_mut(&path) else {
+        let Some(path_tenants) = self.paths.get_mut(path) else {
             return;
         };
         if forgotten {
             path_tenants.removed.clear();
         }
-        let ids: Vec<TenantId> = path_tenants.tenant_paths.keys().copied().collect();
+        let ids: Vec<TenantId> = path_tenants.tenant_paths.keys().collect();
         for id in ids {
             let config = self.tenants.get(&id).map(|tenant| tenant.config);
             if let (Some(tenant_path), Some(config)) =
-                (path_tenants.tenant_paths.get_mut(&id), config)
+                (path_tenants.tenant_paths.get_mut(id), config)
             {
                 if forgotten {
                     tenant_path.on_in_flight_forgotten();
@@ -662,21 +668,21 @@ impl Tenants {
         path: PathId,
         to: impl Fn(AppId) -> Option<PathMtu>,
     ) {
-        let Some(mut path_tenants) = self.paths.remove(&path) else {
+        let Some(mut path_tenants) = self.paths.remove(path) else {
             return;
         };
         self.cost -= path_tenants.cost;
         let mut moving = Vec::new();
-        for (id, tenant_path) in &mut path_tenants.tenant_paths {
+        for (id, tenant_path) in path_tenants.tenant_paths.iter_mut() {
             let cost = tenant_path.cost();
-            if let Some(tenant) = self.tenants.get_mut(id) {
+            if let Some(tenant) = self.tenants.get_mut(&id) {
                 tenant.cost -= cost;
             }
             moving.extend(
                 tenant_path
                     .take_all()
                     .into_iter()
-                    .map(|queued| (*id, queued)),
+                    .map(|queued| (id, queued)),
             );
         }
         for (id, queued) in moving {
@@ -689,10 +695,10 @@ impl Tenants {
 
     /// What waits of a flow for `from` waits for `to` from now on. What has begun to leave stays.
     pub(crate) fn move_flow(&mut self, now: Instant, key: FlowKey, from: PathId, to: PathMtu) {
-        let Some(path_tenants) = self.paths.get_mut(&from) else {
+        let Some(path_tenants) = self.paths.get_mut(from) else {
             return;
         };
-        let Some(tenant_path) = path_tenants.tenant_paths.get_mut(&key.tenant) else {
+        let Some(tenant_path) = path_tenants.tenant_paths.get_mut(key.tenant) else {
             return;
         };
         let before = tenant_path.cost();
@@ -732,8 +738,8 @@ impl Tenants {
         let mut costs: BTreeMap<TenantId, u64> = BTreeMap::new();
         for path_tenants in self.paths.values() {
             path_tenants.check_invariants();
-            for (id, tenant_path) in &path_tenants.tenant_paths {
-                *costs.entry(*id).or_default() += tenant_path.cost();
+            for (id, tenant_path) in path_tenants.tenant_paths.iter() {
+                *costs.entry(id).or_default() += tenant_path.cost();
             }
         }
         assert_eq!(self.cost, costs.values().sum::<u64>(), "memory of all");
@@ -753,15 +759,15 @@ impl Tenants {
     pub(crate) fn in_flight(&self) -> impl Iterator<Item = (PathId, TenantId, u64)> {
         self.paths.iter().flat_map(|(path, path_tenants)| {
             let tenant_paths = path_tenants.tenant_paths.iter();
-            tenant_paths.map(move |(id, tenant_path)| (*path, *id, tenant_path.in_flight()))
+            tenant_paths.map(move |(id, tenant_path)| (path, id, tenant_path.in_flight()))
         })
     }
 
     fn snapshot(&self, now: Instant, id: TenantId, tenant: &Tenant) -> TenantSnapshot {
         let paths = self.paths.iter();
         let path_tenants = paths.filter_map(|(path, path_tenants)| {
-            let tenant_path = path_tenants.tenant_paths.get(&id)?;
-            Some(tenant_path.snapshot(now, *path, tenant.configured_unit()))
+            let tenant_path = path_tenants.tenant_paths.get(id)?;
+            Some(tenant_path.snapshot(now, path, tenant.configured_unit()))
         });
         TenantSnapshot {
             id,

@@ -7,9 +7,10 @@ use keiro_units::Instant;
 
 use super::{
     ItemsState, SchedulerGrant,
+    start_tags::StartTags,
     tenant_path::{Readiness, TenantPath},
 };
-use crate::{id::TenantId, tenant::TenantConfig};
+use crate::{id::TenantId, table::Table, tenant::TenantConfig};
 
 /// Virtual time of a byte of a tenant of weight 1.
 const VIRTUAL_TIME_PER_BYTE: u64 = 1000 * 1000;
@@ -17,8 +18,8 @@ const VIRTUAL_TIME_PER_BYTE: u64 = 1000 * 1000;
 /// The tenants on one path.
 #[derive(Debug, Default)]
 pub(super) struct PathTenants {
-    pub(super) tenant_paths: BTreeMap<TenantId, Box<TenantPath>>,
-    pub(super) ready: BTreeSet<(u64, TenantId)>,
+    pub(super) tenant_paths: Table<TenantId, Box<TenantPath>>,
+    pub(super) ready: StartTags,
     pub(super) timed: BTreeSet<(Instant, TenantId)>,
     /// Start tag of the tenant that was served last.
     pub(super) virtual_time: u64,
@@ -45,7 +46,7 @@ impl PathTenants {
 
     /// A tenant is ready whatever holds it back.
     pub(super) fn make_ready_now(&mut self, id: TenantId) {
-        let readiness = self.tenant_paths.get(&id).map(|path| path.readiness());
+        let readiness = self.tenant_paths.get(id).map(|path| path.readiness());
         match readiness {
             None | Some(Readiness::Ready(_)) => return,
             Some(Readiness::Timed(at)) => drop(self.timed.remove(&(at, id))),
@@ -56,11 +57,11 @@ impl PathTenants {
 
     /// A tenant that is ready has nothing to send, or is held back.
     pub(super) fn leave_ready(&mut self, id: TenantId, to: Readiness) {
-        let Some(tenant_path) = self.tenant_paths.get_mut(&id) else {
+        let Some(tenant_path) = self.tenant_paths.get_mut(id) else {
             return;
         };
         if let Readiness::Ready(start_tag) = tenant_path.on_held_back(to) {
-            self.ready.remove(&(start_tag, id));
+            self.ready.remove(start_tag, id);
         }
         if let Readiness::Timed(at) = to {
             self.timed.insert((at, id));
@@ -75,7 +76,7 @@ impl PathTenants {
         config: &TenantConfig,
         mtu: u16,
     ) -> &mut TenantPath {
-        self.tenant_paths.entry(id).or_insert_with(|| {
+        self.tenant_paths.get_or_insert_with(id, || {
             let in_flight = self.removed.remove(&id).unwrap_or(0);
             let mut tenant_path = TenantPath::new(now, config, u64::from(mtu), in_flight);
             tenant_path.on_line(self.line);
@@ -85,7 +86,7 @@ impl PathTenants {
 
     /// What a tenant has of items.
     pub(super) fn on_items(&mut self, id: TenantId, state: ItemsState) {
-        let Some(tenant_path) = self.tenant_paths.get_mut(&id) else {
+        let Some(tenant_path) = self.tenant_paths.get_mut(id) else {
             return;
         };
         tenant_path.set_has_items(state == ItemsState::Ready);
@@ -97,10 +98,7 @@ impl PathTenants {
 
     /// A tenant that has nothing to send gets no turns; whether it has nothing.
     pub(super) fn leave_if_idle(&mut self, id: TenantId) -> bool {
-        let is_idle = self
-            .tenant_paths
-            .get(&id)
-            .is_some_and(|path| path.is_idle());
+        let is_idle = self.tenant_paths.get(id).is_some_and(|path| path.is_idle());
         if is_idle {
             self.leave_ready(id, Readiness::Blocked);
         }
@@ -113,20 +111,19 @@ impl PathTenants {
         if self.leave_if_idle(id) {
             return;
         }
-        // It enters `ready` with its new start tag before it leaves the old one: a set that is never empty
-        // keeps its memory.
-        if self.make_ready(id) != Some(grant.start_tag) {
-            self.ready.remove(&(grant.start_tag, id));
+        if let Some(tenant_path) = self.tenant_paths.get_mut(id) {
+            let start_tag = tenant_path.on_ready(self.virtual_time);
+            self.ready.change(id, grant.start_tag, start_tag);
         }
     }
 
     /// A tenant may have something to send.
     pub(super) fn wake(&mut self, id: TenantId) {
-        let Some(tenant_path) = self.tenant_paths.get_mut(&id) else {
+        let Some(tenant_path) = self.tenant_paths.get_mut(id) else {
             return;
         };
         match tenant_path.readiness() {
-            Readiness::Blocked if !tenant_path.is_idle() => drop(self.make_ready(id)),
+            Readiness::Blocked if !tenant_path.is_idle() => self.make_ready(id),
             // A faster rate does not have to wait for the slower one.
             Readiness::Timed(at) if tenant_path.next_at() < at => {
                 self.timed.remove(&(at, id));
@@ -136,49 +133,50 @@ impl PathTenants {
         }
     }
 
-    /// Makes a tenant ready; its start tag.
-    pub(super) fn make_ready(&mut self, id: TenantId) -> Option<u64> {
-        let tenant_path = self.tenant_paths.get_mut(&id)?;
-        let start_tag = tenant_path.on_ready(self.virtual_time);
-        self.ready.insert((start_tag, id));
-        Some(start_tag)
+    fn make_ready(&mut self, id: TenantId) {
+        if let Some(tenant_path) = self.tenant_paths.get_mut(id) {
+            let start_tag = tenant_path.on_ready(self.virtual_time);
+            self.ready.insert(start_tag, id);
+        }
     }
 
     pub(super) fn check_invariants(&self) {
         let costs = self.tenant_paths.values().map(|path| path.cost());
         assert_eq!(self.cost, costs.sum::<u64>(), "memory of a path");
+        let listed: BTreeSet<(u64, TenantId)> = self.ready.iter().collect();
         let mut ready = 0;
         let mut timed = 0;
-        for (id, tenant_path) in &self.tenant_paths {
+        for (id, tenant_path) in self.tenant_paths.iter() {
             match tenant_path.readiness() {
                 Readiness::Blocked => {}
                 Readiness::Ready(start_tag) => {
-                    assert!(
-                        self.ready.contains(&(start_tag, *id)),
-                        "who is ready is listed"
-                    );
+                    assert!(listed.contains(&(start_tag, id)), "who is ready is listed");
                     ready += 1;
                 }
                 Readiness::Timed(at) => {
-                    assert!(self.timed.contains(&(at, *id)), "who is timed is listed");
+                    assert!(self.timed.contains(&(at, id)), "who is timed is listed");
                     timed += 1;
                 }
             }
             tenant_path.flows.check_invariants();
         }
-        assert_eq!(self.ready.len(), ready, "only who is ready is listed");
+        assert_eq!(
+            self.ready.iter().count(),
+            ready,
+            "only who is ready is listed"
+        );
         assert_eq!(self.timed.len(), timed, "only who is timed is listed");
     }
 
     pub(super) fn remove(&mut self, id: TenantId) {
-        let Some(tenant_path) = self.tenant_paths.remove(&id) else {
+        let Some(tenant_path) = self.tenant_paths.remove(id) else {
             return;
         };
         self.cost -= tenant_path.cost();
         self.coalescing.remove(&id);
         match tenant_path.readiness() {
             Readiness::Blocked => {}
-            Readiness::Ready(start_tag) => drop(self.ready.remove(&(start_tag, id))),
+            Readiness::Ready(start_tag) => self.ready.remove(start_tag, id),
             Readiness::Timed(at) => drop(self.timed.remove(&(at, id))),
         }
         if tenant_path.in_flight() > 0 {

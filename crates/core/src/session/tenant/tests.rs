@@ -1,6 +1,6 @@
 //! Tenants without packets around them: turns, memory, windows.
 
-use super::*;
+use super::{tenant_path::TenantPath, *};
 use crate::session::recovery::Lost;
 use keiro_model::fairness::controller::{ControllerConfig, RoundTrip, Weight};
 use keiro_units::{Bandwidth, ByteCount};
@@ -40,6 +40,14 @@ fn tenants(configs: &[TenantConfig]) -> Tenants {
 
 fn on(path: PathId, mtu: u16) -> PathMtu {
     PathMtu { path, mtu }
+}
+
+fn path_of(tenants: &Tenants, id: u32) -> &TenantPath {
+    let path_tenants = tenants.paths.get(PATH).expect("it was sent on");
+    path_tenants
+        .tenant_paths
+        .get(TenantId(id))
+        .expect("it has sent")
 }
 
 fn push(tenants: &mut Tenants, now: Instant, id: u32, len: usize) {
@@ -170,7 +178,7 @@ proptest! {
                 1..6 => push(&mut tenants, now, id, len),
                 6..9 => {
                     if let Some((id, bytes)) = pop(&mut tenants, now) {
-                        let tenant_path = &tenants.paths[&PATH].tenant_paths[&TenantId(id)];
+                        let tenant_path = path_of(&tenants, id);
                         let of_tenant = flying.iter().filter(|(flyer, _)| *flyer == id);
                         let before: u64 = of_tenant.map(|(_, bytes)| bytes).sum();
                         prop_assert_eq!(tenant_path.in_flight(), before + bytes);

@@ -205,7 +205,8 @@ impl Session {
         buf: &mut FrameBuf<'_>,
     ) {
         // Control frames are small and should arrive soon.
-        if grant.tenant == TenantId::ZERO && self.paths.fastest() == Some(id) {
+        let has_control = grant.tenant == TenantId::ZERO && self.control_waits();
+        if has_control && self.paths.fastest() == Some(id) {
             let end = packet.passengers_end();
             self.write_control(now, end, buf.out, buf.frames);
         }
@@ -262,6 +263,9 @@ impl Session {
         data_waits: bool,
         buf: &mut FrameBuf<'_>,
     ) {
+        if !self.receiver.has_reports(now, data_waits) {
+            return;
+        }
         for path in self.receiver.acks_wanted(now, data_waits) {
             if self.path_for_acks(path) == Some(id)
                 && let Some(largest) = self.receiver.write_ack(now, path, buf.end, buf.out)
@@ -310,6 +314,9 @@ impl Session {
         end: usize,
         out: &mut Vec<u8>,
     ) -> Option<Aggregate> {
+        if !self.scheduler.queues().has_coalescing(id) {
+            return None;
+        }
         let path = self.paths.get(id)?;
         let aggregator = path.aggregator();
         let thin = aggregator.may_send(now);
