@@ -199,6 +199,7 @@ fn neighbour(asn: u32, families: &[Family]) -> NeighbourConfig {
         add_path: false,
         graceful_restart: None,
         restarted: false,
+        extended_messages: true,
         routes_max: None,
         next_hop: Some("2001:db8::1".parse().expect("an address")),
         next_hop_self: true,

@@ -36,6 +36,8 @@ pub struct SessionConfig {
     pub graceful_restart: Option<u16>,
     /// This speaker has just restarted and preserved its forwarding state.
     pub restarted: bool,
+    /// Offer messages of up to 65,535 octets (RFC 8654).
+    pub extended_messages: bool,
 }
 
 /// What was negotiated with a neighbour.
@@ -59,6 +61,8 @@ pub struct Negotiated {
     pub preserved: Vec<Family>,
     /// Routes are also kept when a NOTIFICATION ends the session (RFC 8538).
     pub survives_notification: bool,
+    /// Both sides take messages of up to 65,535 octets (RFC 8654).
+    pub extended_messages: bool,
 }
 
 /// The state of a session. `Connecting` stands for Connect and Active of RFC 4271 §8.2.2.
@@ -365,7 +369,7 @@ impl Session {
         for action in self.fsm.handle_event(event) {
             match action {
                 Action::SendOpen(open) => {
-                    let open = self.with_restart_flags(open);
+                    let open = self.with_own_capabilities(open);
                     wire::put_message(&Message::Open(open), &mut self.send_buffer);
                 }
                 Action::SendKeepalive => {
@@ -468,6 +472,7 @@ impl Session {
             restart_families: own(restarting.iter().map(|f| (f.afi, f.safi)).collect()),
             preserved: own(preserved.map(|f| (f.afi, f.safi)).collect()),
             survives_notification: graceful && agreed.peer_notification_gr,
+            extended_messages: agreed.peer_extended_message && self.config.extended_messages,
             add_path: add_path.clone(),
             families: families.clone(),
         };
@@ -478,13 +483,18 @@ impl Session {
             families,
             add_path,
             extended_next_hop: agreed.extended_nexthop_families.contains_key(&ipv4),
+            extended_messages: self.negotiated.extended_messages,
         };
-        if agreed.peer_extended_message {
+        if self.negotiated.extended_messages {
             self.message_bytes_max = codec::EXTENDED_MAX_MESSAGE_LEN;
         }
     }
 
-    fn with_restart_flags(&self, mut open: codec::OpenMessage) -> codec::OpenMessage {
+    fn with_own_capabilities(&self, mut open: codec::OpenMessage) -> codec::OpenMessage {
+        if !self.config.extended_messages {
+            let others = |it: &Capability| !matches!(it, Capability::ExtendedMessage);
+            open.capabilities.retain(others);
+        }
         for capability in &mut open.capabilities {
             if let Capability::GracefulRestart {
                 restart_state,

@@ -34,6 +34,8 @@ pub(crate) struct Encoding {
     pub(crate) add_path: Vec<Family>,
     /// IPv4 routes may have an IPv6 next hop (RFC 8950).
     pub(crate) extended_next_hop: bool,
+    /// Messages may have up to 65,535 octets (RFC 8654).
+    pub(crate) extended_messages: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -578,16 +580,7 @@ pub(crate) fn announce(
         put_next_hop(attributes, family, &mut reach);
         reach.push(0);
     }
-    let room = MESSAGE_BYTES_MAX
-        .checked_sub(HEADER_BYTES + 4 + rest.len() + reach.len() + LONG_HEAD_BYTES)
-        .filter(|room| *room >= NLRI_BYTES_MAX)
-        .ok_or_else(|| {
-            let bytes = rest.len() + reach.len();
-            format!(
-                "its attributes of {bytes} octets leave no room for it in a message of \
-                 {MESSAGE_BYTES_MAX}"
-            )
-        })?;
+    let room = room_for_nlri(rest.len() + reach.len(), encoding)?;
     for_chunks(list, room, false, |chunk| {
         if in_body {
             put_update(out, &[], &rest, chunk);
@@ -603,6 +596,33 @@ pub(crate) fn announce(
         reach.truncate(head);
     });
     Ok(())
+}
+
+/// The octets of a message that are left for NLRI. Long messages are only used where attributes need them:
+/// others keep a neighbour's processing of one message short.
+///
+/// # Errors
+/// There is no room.
+fn room_for_nlri(attributes_bytes: usize, encoding: &Encoding) -> Result<usize, String> {
+    let least = HEADER_BYTES + 4 + attributes_bytes + LONG_HEAD_BYTES;
+    let room_in = |longest: usize| {
+        let room = longest.checked_sub(least);
+        room.filter(|room| *room >= NLRI_BYTES_MAX)
+    };
+    let room = room_in(MESSAGE_BYTES_MAX).or_else(|| {
+        let long = encoding.extended_messages;
+        long.then(|| room_in(LONG_MESSAGE_BYTES_MAX)).flatten()
+    });
+    room.ok_or_else(|| match encoding.extended_messages {
+        true => format!(
+            "its attributes of {attributes_bytes} octets leave no room for it in a message of \
+             {LONG_MESSAGE_BYTES_MAX}"
+        ),
+        false => format!(
+            "its attributes of {attributes_bytes} octets leave no room for it in a message of \
+             {MESSAGE_BYTES_MAX}, and the session has no extended messages (RFC 8654)"
+        ),
+    })
 }
 
 /// Appends the UPDATEs that withdraw `list` (one family).
@@ -758,7 +778,7 @@ fn put_attribute(out: &mut Vec<u8>, flags: u8, kind: u8, value: &[u8]) {
 
 fn put_update(out: &mut Vec<u8>, withdrawn: &[u8], attributes: &[u8], announced: &[u8]) {
     let length = HEADER_BYTES + 4 + withdrawn.len() + attributes.len() + announced.len();
-    debug_assert!(length <= MESSAGE_BYTES_MAX);
+    debug_assert!(length <= LONG_MESSAGE_BYTES_MAX);
     out.extend([0xff; 16]);
     out.extend(short(length));
     out.push(UPDATE);
@@ -769,7 +789,7 @@ fn put_update(out: &mut Vec<u8>, withdrawn: &[u8], attributes: &[u8], announced:
     out.extend(announced);
 }
 
-/// A length inside a message, which has at most 4096 octets.
+/// A length inside a message.
 fn short(length: usize) -> [u8; 2] {
     u16::try_from(length)
         .expect("lengths stay within a message")
@@ -779,8 +799,10 @@ fn short(length: usize) -> [u8; 2] {
 const UPDATE: u8 = 2;
 /// Marker, length and type.
 const HEADER_BYTES: usize = 19;
-/// The longest message sent. Extended messages (RFC 8654) are only received.
+/// The longest message (RFC 4271 §4.1).
 const MESSAGE_BYTES_MAX: usize = 4096;
+/// The longest one with extended messages (RFC 8654).
+const LONG_MESSAGE_BYTES_MAX: usize = 65_535;
 /// Flags, type and two octets of length.
 const LONG_HEAD_BYTES: usize = 4;
 /// The longest NLRI entry: length, label, route distinguisher and prefix.

@@ -143,8 +143,12 @@ pub struct Neighbour {
     pub add_path: bool,
     /// How long its routes stay while it restarts (RFC 4724); `None`: they are removed at once.
     pub graceful_restart: Option<Duration>,
+    /// Messages of up to 65,535 octets are offered (RFC 8654).
+    pub extended_messages: bool,
     /// More routes of a family end the session; `None`: no limit.
     pub routes_max: Option<usize>,
+    /// The configuration does not say it.
+    pub routes_max_is_default: bool,
     /// Key of TCP-MD5 (RFC 2385).
     pub md5: Option<Md5Key>,
     /// It must be one hop away (RFC 5082).
@@ -290,6 +294,7 @@ impl Neighbour {
             // Twelve bits on the wire (RFC 4724 §3).
             graceful_restart: self.graceful_restart.map(|time| seconds(time).min(4095)),
             restarted: false,
+            extended_messages: self.extended_messages,
             routes_max: self.routes_max,
             next_hop: self.next_hop,
             next_hop_self: true,

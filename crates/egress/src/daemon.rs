@@ -217,10 +217,7 @@ impl<R: Role> Daemon<R> {
         for (place, neighbour) in neighbours.iter().enumerate() {
             let mut own = neighbour.speaker_config();
             own.track_routes = role.tracks_routes(NeighbourId(place as u16));
-            if own.import.rules.is_empty() {
-                let name = &neighbour.name;
-                tracing::warn!(peer = name, "nothing is taken from it: it has no `import`");
-            }
+            events::warn_of_defaults(neighbour);
             speaker.add_neighbour(own);
         }
         if let Some(vrps) = &config.vrps {

@@ -30,6 +30,8 @@ pub struct NeighbourConfig {
     pub graceful_restart: Option<u16>,
     /// This speaker has just restarted and preserved its forwarding state.
     pub restarted: bool,
+    /// Offer messages of up to 65,535 octets (RFC 8654).
+    pub extended_messages: bool,
     /// The maximum number of routes per family, denied ones included; more end the session (RFC
     /// 4486). `None`: no limit.
     pub routes_max: Option<usize>,
@@ -139,6 +141,8 @@ pub enum Event {
     MalformedUpdate(NeighbourId, String),
     /// Routes that the neighbour should get cannot be advertised to it.
     NotAdvertised(NeighbourId, NotAdvertised),
+    /// The neighbour has announced more than 80 % of `routes_max`; once in a session.
+    NearMaxPrefix(NeighbourId, Family),
     /// The neighbour exceeded `routes_max`; its session was ended.
     MaxPrefixExceeded(NeighbourId, Family),
 }

@@ -178,7 +178,7 @@ impl Speaker {
         } else {
             let interner = &mut self.interner;
             let variant = variants
-                .entry(changes)
+                .entry(changes.clone())
                 .or_insert_with(|| policy::changed(received, &changes, |new| interner.intern(new)));
             Arc::clone(variant)
         };
@@ -248,12 +248,14 @@ impl Speaker {
         // Denied routes are stored too, so they count towards the bound.
         let denied = self.neighbour_mut(id).adj_rib_in.denied_len(family);
         let count = self.rib.count(Source::Neighbour(id), family) + denied;
-        if self
-            .neighbour_mut(id)
-            .config
-            .routes_max
-            .is_none_or(|max| count <= max)
-        {
+        let Some(most) = self.neighbour_mut(id).config.routes_max else {
+            return false;
+        };
+        if count <= most {
+            let is_near = count.saturating_mul(100) > most.saturating_mul(NEAR_PERCENT);
+            if is_near && self.neighbour_mut(id).near_max.insert(family) {
+                self.events.push_back(Event::NearMaxPrefix(id, family));
+            }
             return false;
         }
         self.neighbour_mut(id).idle_hold_until = Some(now + IDLE_HOLD_TIME);
@@ -272,6 +274,7 @@ impl Speaker {
     pub(super) fn retain_or_drop(&mut self, now: Instant, id: NeighbourId, down: &Down) {
         // The neighbour announces them again with the next session.
         self.neighbour_mut(id).adj_rib_in = AdjRibIn::default();
+        self.neighbour_mut(id).near_max.clear();
         let negotiated = self.neighbour_mut(id).negotiated.clone();
         let kept: &[Family] = match (down.graceful, negotiated.restart_time) {
             (true, Some(_)) => &negotiated.restart_families,
@@ -342,5 +345,7 @@ impl Speaker {
     }
 }
 
+/// The share of `routes_max` beyond which there is a warning, in percent. Ours; FRR's default is 75.
+const NEAR_PERCENT: usize = 80;
 /// Errors beyond this number of pending events are counted but not reported. Ours.
 pub(super) const EVENTS_MAX: usize = 1024;

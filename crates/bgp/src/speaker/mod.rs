@@ -84,6 +84,8 @@ struct Neighbour {
     announced: BTreeSet<Family>,
     /// Families of which the neighbour is announcing all routes again (RFC 7313).
     refreshing: BTreeSet<Family>,
+    /// Families with nearly `routes_max` routes, which was reported in this session.
+    near_max: BTreeSet<Family>,
     adj_rib_out: export::AdjRibOut,
     adj_rib_in: adj_rib_in::AdjRibIn,
     last_error: Option<String>,
@@ -543,6 +545,7 @@ impl Neighbour {
             add_path: config.add_path,
             graceful_restart: config.graceful_restart,
             restarted: config.restarted,
+            extended_messages: config.extended_messages,
         };
         Self {
             external: config.asn != own.asn,
@@ -558,6 +561,7 @@ impl Neighbour {
             idle_hold_until: None,
             link_down: false,
             stale_until: None,
+            near_max: BTreeSet::new(),
             announced: BTreeSet::new(),
             refreshing: BTreeSet::new(),
             adj_rib_out: export::AdjRibOut::default(),

@@ -54,6 +54,7 @@ impl Speaker {
         let before = std::mem::replace(&mut neighbour.config, config);
         if neighbour.config.routes_max != before.routes_max {
             neighbour.clear_idle_hold(now);
+            neighbour.near_max.clear();
         }
         let (external, after) = (neighbour.external, &neighbour.config);
         let export = (&after.export, after.next_hop) != (&before.export, before.next_hop);

@@ -56,6 +56,7 @@ pub(crate) fn neighbour(asn: u32, families: &[Family]) -> NeighbourConfig {
         add_path: false,
         graceful_restart: None,
         restarted: false,
+        extended_messages: true,
         routes_max: None,
         next_hop: None,
         next_hop_self: false,

@@ -209,11 +209,16 @@ fn denied_routes_count_towards_the_limit() {
     let (transit, border) = (network.add(65001), network.add(65000));
     let (id, _) = network.join(border, transit, limited, neighbour(65000, V6));
     network.start_all();
-    for number in 1..=3 {
+    let mut originate = |number: u8| {
         let prefix = format!("2001:db8:{number}::/48").parse().unwrap();
         network.hand(transit, Input::Originate(prefix));
         network.settle();
-    }
+        let near = Event::NearMaxPrefix(id, Family::Ipv6);
+        let events = network.nodes[border].events.iter();
+        events.filter(|event| **event == near).count()
+    };
+    let warnings: Vec<usize> = (1..=3).map(&mut originate).collect();
+    assert_eq!(warnings, [0, 1, 1], "once, before the limit");
     let events = &network.nodes[border].events;
     assert!(
         events.contains(&Event::MaxPrefixExceeded(id, Family::Ipv6)),

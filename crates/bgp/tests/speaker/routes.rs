@@ -36,13 +36,23 @@ fn track_routes(asn: u32) -> NeighbourConfig {
 
 /// Two transits, the border router, and the server.
 fn suite() -> (Network, [NeighbourId; 2]) {
+    suite_with(true)
+}
+
+/// The same; whether the border router offers extended messages to the first transit and the server.
+fn suite_with(extended_messages: bool) -> (Network, [NeighbourId; 2]) {
     let mut network = Network::new();
     let (a, b) = (network.add(65001), network.add(65002));
     let (border, server) = (network.add(65000), network.add(65000));
-    let (at_a, _) = network.join(border, a, track_routes(65001), neighbour(65000, V6));
+    let of_a = NeighbourConfig {
+        extended_messages,
+        ..track_routes(65001)
+    };
+    let (at_a, _) = network.join(border, a, of_a, neighbour(65000, V6));
     let (at_b, _) = network.join(border, b, track_routes(65002), neighbour(65000, V6));
     let inside = NeighbourConfig {
         next_hop_self: true,
+        extended_messages,
         ..neighbour(65000, BOTH)
     };
     network.join(border, server, inside, neighbour(65000, BOTH));
@@ -182,7 +192,7 @@ fn long_route(number: u8, octets: usize) -> Vec<u8> {
 
 #[test]
 fn a_route_that_does_not_fit_into_a_message_is_reported_and_counted() {
-    let (mut network, [at_a, at_b]) = suite();
+    let (mut network, [at_a, at_b]) = suite_with(false);
     let (border, inside) = (2, NeighbourId(2));
     let rd: RouteDistinguisher = "65000:2".parse().unwrap();
     network.hand(border, Input::Export(rd, export(at_b, 0x200, 0)));
@@ -233,6 +243,35 @@ fn a_route_that_does_not_fit_into_a_message_is_reported_and_counted() {
     assert_eq!(server(&network).len(), 4);
     let status = network.nodes[border].speaker.status(inside);
     assert_eq!(status.not_advertised, 0);
+}
+
+#[test]
+fn long_attributes_are_sent_in_extended_messages_where_both_sides_have_them() {
+    let (mut network, [at_a, at_b]) = suite();
+    let (border, inside) = (2, NeighbourId(2));
+    let rd: RouteDistinguisher = "65000:2".parse().unwrap();
+    network.hand(border, Input::Export(rd, export(at_b, 0x200, 0)));
+    let connection = network.connection_of(border, at_b);
+    for (number, octets) in [(1, 4800), (2, 65_300)] {
+        let message = long_route(number, octets);
+        network.hand(border, Input::Received(connection, message));
+        network.settle();
+        let destination = Destination::unicast(format!("2001:db8:{number}::/48").parse().unwrap());
+        for node in [0, 3] {
+            let rib = network.nodes[node].speaker.rib();
+            let best = rib.best(&destination).expect("it was advertised");
+            assert_eq!(best.attributes.unknown[0].value.len(), octets);
+        }
+    }
+    // What is too long even for them is reported, and the session stays.
+    network.hand(border, Input::Received(connection, long_route(3, 65_440)));
+    network.settle();
+    let speaker = &network.nodes[border].speaker;
+    assert_eq!(speaker.status(inside).not_advertised, 2);
+    assert!(speaker.is_up(inside) && speaker.is_up(at_a));
+    let vpn_route = Destination::Vpn6(rd, "2001:db8:3::/48".parse().unwrap());
+    let why = speaker.not_advertised(inside, &vpn_route).expect("known");
+    assert!(why.contains("in a message of 65535"), "{why}");
 }
 
 #[test]

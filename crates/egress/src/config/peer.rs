@@ -52,6 +52,7 @@ shared_keys! {
     hold_time: Spanned<Text<Duration>>,
     graceful_restart: Spanned<Text<Duration>>,
     add_path: bool,
+    extended_messages: bool,
     routes_max: Spanned<usize>,
     md5_file: Spanned<PathBuf>,
     ttl_security: bool,

@@ -120,6 +120,8 @@ struct Reflector {
     graceful_restart: Option<Spanned<Text<Duration>>>,
     #[serde(default)]
     add_path: bool,
+    #[serde(default = "yes")]
+    extended_messages: bool,
     routes_max: Option<Spanned<usize>>,
     md5_file: Option<Spanned<PathBuf>>,
     #[serde(default)]
@@ -491,7 +493,9 @@ fn reflector(
         hold_time: hold_time(it.hold_time.as_ref())?,
         add_path: it.add_path,
         graceful_restart,
+        extended_messages: it.extended_messages,
         routes_max: routes_max(it.routes_max.as_ref())?,
+        routes_max_is_default: false,
         md5: it.md5_file.as_ref().map(md5_key).transpose()?,
         one_hop: it.ttl_security,
         local: it.local_address,
@@ -549,7 +553,9 @@ fn egress_neighbour(
             None => None,
             Some(time) => restart_time(time)?,
         },
+        extended_messages: it.extended_messages.unwrap_or(true),
         routes_max: Some(routes_max(it.routes_max.as_ref())?.unwrap_or(ROUTES_MAX)),
+        routes_max_is_default: it.routes_max.is_none(),
         md5: it.md5_file.as_ref().map(md5_key).transpose()?,
         one_hop: it.ttl_security.unwrap_or(true),
         local: it.local_address,

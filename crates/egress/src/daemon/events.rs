@@ -7,7 +7,22 @@ use keiro_bgp::{
 };
 
 use super::{Daemon, Role};
-use crate::status::DaemonEvent;
+use crate::{config::Neighbour, status::DaemonEvent};
+
+/// Warns of what a neighbour's configuration leaves to defaults that an operator should not rely on.
+pub(super) fn warn_of_defaults(neighbour: &Neighbour) {
+    let peer = &neighbour.name;
+    if neighbour.import.rules.is_empty() {
+        tracing::warn!(peer, "nothing is taken from it: it has no `import`");
+    }
+    if let (true, Some(most)) = (neighbour.routes_max_is_default, neighbour.routes_max) {
+        tracing::warn!(
+            peer,
+            "it has no `routes_max`, so that its session ends only beyond {most} routes of a family; write about \
+             twice what it announces"
+        );
+    }
+}
 
 impl<R: Role> Daemon<R> {
     pub(super) fn log(&self, event: &Event) {
@@ -34,6 +49,10 @@ impl<R: Role> Daemon<R> {
             }
             Event::NotAdvertised(id, what) => {
                 tracing::error!(peer = name(id), "{}", not_advertised_text(what));
+            }
+            Event::NearMaxPrefix(id, family) => {
+                let routes = self.routes(*id, *family);
+                tracing::warn!(peer = name(id), %family, routes, "more than 80 % of `routes_max`");
             }
             Event::MaxPrefixExceeded(id, family) => {
                 tracing::error!(peer = name(id), %family, "more routes than `routes_max`");
@@ -75,6 +94,10 @@ impl<R: Role> Daemon<R> {
             Event::NotAdvertised(id, what) => DaemonEvent::Complaint {
                 neighbour: name(id),
                 reason: not_advertised_text(what),
+            },
+            Event::NearMaxPrefix(id, family) => DaemonEvent::Complaint {
+                neighbour: name(id),
+                reason: format!("more than 80 % of `routes_max` routes of {family}"),
             },
             Event::MaxPrefixExceeded(id, family) => DaemonEvent::Complaint {
                 neighbour: name(id),

@@ -19,7 +19,7 @@ use keiro_bgp::{
 use keiro_linux::privilege;
 use sd_notify::NotifyState;
 
-use super::{Daemon, Handle, Role, now};
+use super::{Daemon, Handle, Role, events::warn_of_defaults, now};
 use crate::{
     config::{ConfigError, Neighbour, SpeakerConfig},
     control::{Answer, Reply},
@@ -341,6 +341,7 @@ impl<R: Role> Daemon<R> {
             }
             Fate::Restarts(_) => self.speaker.replace_neighbour(id, config),
             Fate::New => {
+                self.neighbours[place].iter().for_each(warn_of_defaults);
                 reloaded.added.push(name);
                 match is_known {
                     true => self.speaker.replace_neighbour(id, config),
@@ -378,7 +379,12 @@ const REFUSED_SHOWN: usize = 20;
 fn same_terms(old: &Neighbour, new: &Neighbour) -> bool {
     let key = |one: &Neighbour| {
         let times = (one.hold_time, one.graceful_restart);
-        let flags = (one.passive, one.add_path, one.one_hop);
+        let flags = (
+            one.passive,
+            one.add_path,
+            one.one_hop,
+            one.extended_messages,
+        );
         (one.address, one.port, one.asn, times, flags, one.local)
     };
     key(old) == key(new) && old.families == new.families && old.md5 == new.md5
