@@ -16,6 +16,7 @@
 
 pub mod address;
 pub mod attributes;
+pub mod communities;
 pub mod nlri;
 pub mod policy;
 pub mod record;

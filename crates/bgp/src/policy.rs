@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use crate::{
     address::{Destination, Family},
     attributes::{AsPath, Attributes, GRACEFUL_SHUTDOWN},
+    communities::{CommunityChanges, CommunityPattern},
     rpki::{Validity, Vrps},
 };
 
@@ -40,6 +41,8 @@ pub struct Rule {
     /// Match any of these prefixes; empty: every prefix.
     pub prefixes: Vec<PrefixRange>,
     pub as_path: AsPathMatch,
+    /// Match any of these communities; empty: every route.
+    pub communities: Vec<CommunityPattern>,
     /// Match any of these origin validation states; empty: every state.
     pub validity: Vec<Validity>,
     pub action: Action,
@@ -66,7 +69,7 @@ pub struct AsPathMatch {
     pub length_max: Option<usize>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Action {
     /// The route is not accepted, or not advertised.
     #[default]
@@ -76,7 +79,7 @@ pub enum Action {
 }
 
 /// Attribute changes that a rule makes, like `set` in route maps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AttributeChanges {
     pub local_pref: Option<u32>,
     pub med: Option<u32>,
@@ -86,6 +89,8 @@ pub struct AttributeChanges {
     /// LOCAL_PREF 0, whatever `local_pref` is, and the community GRACEFUL_SHUTDOWN on import (RFC 8326
     /// §4.2); the community on export to eBGP neighbours.
     pub graceful_shutdown: bool,
+    /// `None`: communities stay.
+    pub communities: Option<Arc<CommunityChanges>>,
 }
 
 impl Policy {
@@ -119,13 +124,15 @@ impl Policy {
                 .is_none_or(|family| family == destination.family())
                 && (ranges.is_empty() || ranges.iter().any(|range| range.contains(&prefix)))
                 && rule.as_path.matches(&attributes.as_path)
+                && (rule.communities.is_empty()
+                    || rule.communities.iter().any(|some| some.is_of(attributes)))
                 && (rule.validity.is_empty() || rule.validity.contains(&validity()))
         })?;
-        match rule.action {
+        match &rule.action {
             Action::Deny => None,
             Action::Permit(changes) => Some(AttributeChanges {
                 graceful_shutdown: self.graceful_shutdown.is_of(attributes),
-                ..changes
+                ..changes.clone()
             }),
         }
     }
@@ -170,9 +177,7 @@ impl AsPathMatch {
 impl AttributeChanges {
     /// Applies LOCAL_PREF, MED and communities as on import.
     pub(crate) fn on_import(&self, mut attributes: Attributes) -> Attributes {
-        if self.graceful_shutdown {
-            attributes.add_community(GRACEFUL_SHUTDOWN);
-        }
+        self.change_communities(&mut attributes);
         Attributes {
             local_pref: match self.graceful_shutdown {
                 true => Some(0),
@@ -180,6 +185,15 @@ impl AttributeChanges {
             },
             med: self.med.or(attributes.med),
             ..attributes
+        }
+    }
+
+    pub(crate) fn change_communities(&self, attributes: &mut Attributes) {
+        if let Some(changes) = &self.communities {
+            changes.apply(attributes);
+        }
+        if self.graceful_shutdown {
+            attributes.add_community(GRACEFUL_SHUTDOWN);
         }
     }
 
@@ -254,6 +268,7 @@ mod tests {
                     family: None,
                     prefixes: vec![range(32, 48)],
                     validity: Vec::new(),
+                    communities: Vec::new(),
                     as_path: AsPathMatch {
                         length_max: Some(2),
                         ..AsPathMatch::default()

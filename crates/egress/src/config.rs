@@ -4,6 +4,7 @@
 //! what to try. [`Neighbour::speaker_config`] makes neighbours of the speaker from the values.
 
 mod bfd;
+mod communities;
 mod comparison;
 mod file;
 mod peer;

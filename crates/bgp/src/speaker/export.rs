@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     address::{Destination, Family, RouteDistinguisher, RouteTarget},
-    attributes::{Attributes, DEFAULT_LOCAL_PREF, GRACEFUL_SHUTDOWN, same},
+    attributes::{Attributes, DEFAULT_LOCAL_PREF, same},
     nlri::Nlri,
     policy::AttributeChanges,
     rib::{NeighbourId, Path, Source},
@@ -315,7 +315,7 @@ impl Speaker {
             _ => None,
         };
         let pointer = Arc::as_ptr(&exported.path.attributes) as usize;
-        let key = (pointer, exported.changes, rd);
+        let key = (pointer, exported.changes.clone(), rd);
         if let Some(attributes) = made.get(&key) {
             return Some((Arc::clone(attributes), label));
         }
@@ -402,14 +402,15 @@ impl Speaker {
                 .copied()
                 .filter(|community| community >> 56 & NON_TRANSITIVE == 0)
                 .collect();
-            if changes.graceful_shutdown {
-                new.add_community(GRACEFUL_SHUTDOWN);
-            }
+            changes.change_communities(&mut new);
             return Some(new);
         }
         let local = exported.path.source == Source::Local;
         if exported.vpn.is_some() || neighbour.config.next_hop_self || local {
             new.next_hop = own?;
+        }
+        if let Some(communities) = &changes.communities {
+            communities.apply(&mut new);
         }
         new.med = changes.med.or(old.med);
         new.local_pref = changes

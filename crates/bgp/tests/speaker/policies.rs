@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use keiro_bgp::{
     address::{Destination, Family},
+    communities::{Community, CommunityChanges, CommunityPattern},
     policy::{Action, AttributeChanges, GracefulShutdown, Policy, PrefixRange, Rule},
     rib::NeighbourId,
     rpki::{Validity, Vrp, Vrps},
@@ -149,6 +150,65 @@ fn a_graceful_shutdown_makes_routes_the_last_choice_while_it_lasts() {
 }
 
 #[test]
+fn rules_match_add_and_remove_communities_on_import_and_export() {
+    let changes = |remove: &[CommunityPattern], add: &[Community]| {
+        let (remove, add) = (remove.to_vec(), add.to_vec());
+        AttributeChanges {
+            communities: Some(Arc::new(CommunityChanges { remove, add })),
+            ..AttributeChanges::default()
+        }
+    };
+    let one = "2001:db8:1::/48";
+    let (mut network, id) = network(Policy::default());
+    let marked = changes(
+        &[],
+        &[
+            Community::Large([65001, 1, 7]),
+            Community::Standard(65001 << 16 | 9),
+        ],
+    );
+    let now = network.now;
+    let transit = &mut network.nodes[0];
+    transit.neighbours[0].export = only(&[one], marked);
+    transit.neighbours[0]
+        .export
+        .rules
+        .extend(Policy::permit_all().rules);
+    let config = transit.neighbours[0].clone();
+    transit.speaker.set_policies(now, NeighbourId(0), config);
+    network.settle();
+    let import = Policy {
+        rules: vec![Rule {
+            communities: vec![CommunityPattern::Large(65001, [Some(1), None])],
+            action: Action::Permit(AttributeChanges {
+                local_pref: Some(150),
+                ..changes(
+                    &[CommunityPattern::Standard(65001, None)],
+                    &[Community::Standard(65000 << 16 | 5)],
+                )
+            }),
+            ..Rule::default()
+        }],
+        ..Policy::default()
+    };
+    set_import(&mut network, id, import);
+    assert_eq!(
+        network.nodes[INSIDE].prefixes(),
+        [one],
+        "the others have none"
+    );
+    assert_eq!(preference(&network, one), Some(150));
+    let destination = Destination::unicast(one.parse().unwrap());
+    let inside = network.nodes[INSIDE]
+        .speaker
+        .rib()
+        .best(&destination)
+        .unwrap();
+    assert_eq!(inside.attributes.communities[..], [65000 << 16 | 5]);
+    assert_eq!(inside.attributes.large[..], [[65001, 1, 7]]);
+}
+
+#[test]
 fn a_new_policy_is_applied_without_a_route_refresh() {
     let preferred = |value| AttributeChanges {
         local_pref: Some(value),
@@ -236,7 +296,7 @@ fn new_vrps_apply_at_once_without_a_route_refresh() {
     let permit = Action::Permit(AttributeChanges::default());
     let policy = Policy {
         rules: vec![
-            rule(Validity::Valid, permit),
+            rule(Validity::Valid, permit.clone()),
             rule(Validity::NotFound, permit),
         ],
         ..Policy::default()
@@ -304,7 +364,7 @@ fn policy(number: u8) -> Policy {
     let valid = |rest: Policy| {
         let mut rules = vec![Rule {
             validity: vec![Validity::Valid],
-            action: Action::Permit(preferred),
+            action: Action::Permit(preferred.clone()),
             ..Rule::default()
         }];
         rules.extend(rest.rules);

@@ -1,9 +1,10 @@
 //! Policies in the configuration: a word, or a list of rules.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, sync::Arc};
 
 use ipnet::IpNet;
 use keiro_bgp::{
+    communities::CommunityChanges,
     policy::{Action, AsPathMatch, AttributeChanges, Policy, PrefixRange, Rule},
     rpki::Validity,
 };
@@ -11,6 +12,8 @@ use serde::{
     Deserialize, Deserializer,
     de::{self, SeqAccess, Visitor},
 };
+
+use super::communities::{self, CommunityText};
 
 #[derive(Clone, Debug, Default)]
 pub(super) enum Filter {
@@ -35,6 +38,8 @@ pub(super) struct FilterRule {
     #[serde(default)]
     through_as: Vec<u32>,
     path_max: Option<usize>,
+    #[serde(default)]
+    communities: Vec<CommunityText>,
     #[serde(default, deserialize_with = "validities")]
     rpki: Vec<Validity>,
     #[serde(default)]
@@ -43,6 +48,10 @@ pub(super) struct FilterRule {
     med: Option<u32>,
     #[serde(default)]
     prepend: u8,
+    #[serde(default, deserialize_with = "communities::singles")]
+    add_communities: Vec<CommunityText>,
+    #[serde(default)]
+    remove_communities: Vec<CommunityText>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -85,6 +94,18 @@ impl Filter {
 }
 
 impl FilterRule {
+    fn community_changes(&self) -> Option<CommunityChanges> {
+        let changes = CommunityChanges {
+            remove: self.remove_communities.iter().map(|it| it.0).collect(),
+            add: self
+                .add_communities
+                .iter()
+                .filter_map(CommunityText::one)
+                .collect(),
+        };
+        (changes != CommunityChanges::default()).then_some(changes)
+    }
+
     fn rule(&self) -> Rule {
         Rule {
             family: None,
@@ -94,6 +115,7 @@ impl FilterRule {
                 contains: self.through_as.clone(),
                 length_max: self.path_max,
             },
+            communities: self.communities.iter().map(|it| it.0).collect(),
             validity: self.rpki.clone(),
             action: match self.action {
                 Verdict::Deny => Action::Deny,
@@ -102,6 +124,7 @@ impl FilterRule {
                     med: self.med,
                     prepend: self.prepend,
                     graceful_shutdown: false,
+                    communities: self.community_changes().map(Arc::new),
                 }),
             },
         }

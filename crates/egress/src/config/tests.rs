@@ -582,6 +582,63 @@ fn bfd_is_on_or_off_or_has_intervals_that_a_process_can_keep() {
 }
 
 #[test]
+fn rules_have_communities_as_texts() {
+    use keiro_bgp::{
+        communities::{Community, CommunityPattern},
+        policy::Action,
+    };
+    let of = |rule: &str| {
+        let text = ASBR.replacen("import = \"all\"", &format!("import = [{rule}]"), 1);
+        AsbrConfig::parse(&text, "asbr.toml")
+            .map(|config| config.peers[0].neighbour.import.rules[1].clone())
+    };
+    let rule = of(
+        "{ communities = [\"65001:7\", \"70000:1:*\", \"blackhole\"], \
+         remove_communities = [\"65000:*\", \"65000:*:*\"], add_communities = [\"no-export\", \"65000:1:2\"] }",
+    );
+    let rule = rule.unwrap();
+    let expected = [
+        CommunityPattern::Standard(65001, Some(7)),
+        CommunityPattern::Large(70000, [Some(1), None]),
+        CommunityPattern::Standard(65535, Some(666)),
+    ];
+    assert_eq!(rule.communities, expected);
+    let Action::Permit(changes) = rule.action else {
+        panic!("{rule:?}");
+    };
+    let changes = changes.communities.unwrap();
+    let removed = [
+        CommunityPattern::Standard(65000, None),
+        CommunityPattern::Large(65000, [None, None]),
+    ];
+    assert_eq!(changes.remove, removed);
+    let added = [
+        Community::Standard(0xffff_ff01),
+        Community::Large([65000, 1, 2]),
+    ];
+    assert_eq!(changes.add, added);
+    for wrong in [
+        "65536:1",
+        "65000",
+        "*:1",
+        "1:2:3:4",
+        "65000:-1",
+        "blackholes",
+        "",
+    ] {
+        let error = of(&format!("{{ communities = [\"{wrong}\"] }}")).unwrap_err();
+        assert!(
+            error.to_string().contains("is no community"),
+            "{wrong}: {error}"
+        );
+    }
+    let error = of("{ add_communities = [\"65000:*\"] }")
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("cannot be added"), "{error}");
+}
+
+#[test]
 fn peers_of_a_group_have_its_values_unless_they_have_their_own() {
     let group = r#"
 [[group]]
