@@ -38,6 +38,8 @@ pub struct Attributes {
     pub service: Option<Service>,
     /// Optional transitive attributes that the speaker does not know and propagates unchanged.
     pub unknown: Box<[UnknownAttribute]>,
+    /// Packets to the destination are dropped here, by a rule of the import policy (RFC 7999). Not on the wire.
+    pub blackhole: bool,
 }
 
 /// An attribute that is propagated unchanged (RFC 4271 §9).
@@ -70,6 +72,8 @@ pub enum Segment {
 
 /// The community 65535:0 (RFC 8326 §5).
 pub(crate) const GRACEFUL_SHUTDOWN: u32 = 0xffff_0000;
+/// RFC 1997.
+pub(crate) const NO_EXPORT: u32 = 0xffff_ff01;
 /// The LOCAL_PREF of a route without that attribute.
 pub const DEFAULT_LOCAL_PREF: u32 = 100;
 
@@ -92,6 +96,7 @@ impl Attributes {
             clusters: Box::default(),
             service: None,
             unknown: Box::default(),
+            blackhole: false,
         }
     }
 

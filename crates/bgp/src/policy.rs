@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 use crate::{
     address::{Destination, Family},
-    attributes::{AsPath, Attributes, GRACEFUL_SHUTDOWN},
+    attributes::{AsPath, Attributes, GRACEFUL_SHUTDOWN, NO_EXPORT},
     communities::{CommunityChanges, CommunityPattern},
     rpki::{Validity, Vrps},
 };
@@ -91,6 +91,8 @@ pub struct AttributeChanges {
     pub graceful_shutdown: bool,
     /// `None`: communities stay.
     pub communities: Option<Arc<CommunityChanges>>,
+    /// Drop packets to the destination, and keep the route within the AS (RFC 7999 §3.2). On import only.
+    pub blackhole: bool,
 }
 
 impl Policy {
@@ -178,6 +180,10 @@ impl AttributeChanges {
     /// Applies LOCAL_PREF, MED and communities as on import.
     pub(crate) fn on_import(&self, mut attributes: Attributes) -> Attributes {
         self.change_communities(&mut attributes);
+        if self.blackhole {
+            attributes.blackhole = true;
+            attributes.add_community(NO_EXPORT);
+        }
         Attributes {
             local_pref: match self.graceful_shutdown {
                 true => Some(0),

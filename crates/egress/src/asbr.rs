@@ -246,7 +246,7 @@ impl Role for Asbr {
             list.push(RouteChange {
                 table: Table::Peer(peer),
                 destination: destination.prefix(),
-                via: path.map(|path| via(path, Some(peer))),
+                via: path.map(|path| via(path, destination.prefix(), Some(peer))),
             });
         }
         // Removals come first, so that no traffic moves to a table that still has old routes.
@@ -300,7 +300,7 @@ impl Role for Asbr {
                 prefix: found.map(|(prefix, _)| prefix),
                 via: found
                     .filter(|(_, path)| path.reachable && self.segments.contains(at))
-                    .map(|(_, path)| via(path, Some(*at)).to_string()),
+                    .map(|(of, path)| via(path, of, Some(*at)).to_string()),
                 paths: paths.into_iter().collect(),
                 kernel: None,
             }
@@ -350,7 +350,7 @@ pub(crate) fn best_paths(
             let Source::Neighbour(from) = path.source else {
                 return None;
             };
-            Some(via(path, peer_of(from)))
+            Some(via(path, destination.prefix(), peer_of(from)))
         });
         RouteChange {
             table: Table::Main,
@@ -361,7 +361,11 @@ pub(crate) fn best_paths(
     unicast.map(change).collect()
 }
 
-fn via(path: &keiro_bgp::rib::Path, peer: Option<PeerIndex>) -> Via {
+fn via(path: &keiro_bgp::rib::Path, to: IpNet, peer: Option<PeerIndex>) -> Via {
+    if path.attributes.blackhole {
+        let ipv4 = matches!(to, IpNet::V4(_));
+        return Via::Blackhole { ipv4 };
+    }
     Via::Router {
         peer,
         address: path.attributes.next_hop,

@@ -230,6 +230,7 @@ impl fmt::Display for Via {
         match self {
             Self::Router { address, .. } => write!(f, "via {address}"),
             Self::Segment(sid) => write!(f, "segment {sid}"),
+            Self::Blackhole { .. } => f.write_str("blackhole"),
         }
     }
 }

@@ -34,6 +34,8 @@ pub enum Nexthop {
         /// Index of the interface of the neighbour.
         interface: u32,
     },
+    /// Packets are dropped. An object is for routes of one family.
+    Blackhole { ipv4: bool },
 }
 
 /// A nexthop object as the kernel lists it.
@@ -57,10 +59,11 @@ pub(crate) const GET: u16 = 106;
 pub(crate) const GROUP: u32 = 32;
 
 impl Nexthop {
-    /// Index of its interface.
-    pub fn interface(&self) -> u32 {
+    /// Index of its interface; `None`: it has none.
+    pub fn interface(&self) -> Option<u32> {
         match *self {
-            Self::Segment { interface, .. } | Self::Gateway { interface, .. } => interface,
+            Self::Segment { interface, .. } | Self::Gateway { interface, .. } => Some(interface),
+            Self::Blackhole { .. } => None,
         }
     }
 
@@ -70,12 +73,15 @@ impl Nexthop {
             Self::Gateway {
                 address: IpAddr::V4(_),
                 ..
-            } => libc::AF_INET,
+            }
+            | Self::Blackhole { ipv4: true } => libc::AF_INET,
             _ => libc::AF_INET6,
         };
         batch.raw(&header(family as u8, protocol));
         batch.u32(NHA_ID, id);
-        batch.u32(NHA_OIF, self.interface());
+        if let Some(interface) = self.interface() {
+            batch.u32(NHA_OIF, interface);
+        }
         match *self {
             Self::Segment { sid, mode, .. } => {
                 write_encapsulation(batch, ENCAPSULATION, sid, mode);
@@ -84,6 +90,7 @@ impl Nexthop {
                 IpAddr::V4(address) => batch.attribute(NHA_GATEWAY, &address.octets()),
                 IpAddr::V6(address) => batch.attribute(NHA_GATEWAY, &address.octets()),
             },
+            Self::Blackhole { .. } => batch.attribute(NHA_BLACKHOLE, &[]),
         }
     }
 }
@@ -106,7 +113,8 @@ pub(crate) fn read(message: &Message<'_>) -> Option<Listed> {
     }
     let (header, all) = message.split::<8>()?;
     let (mut id, mut interface, mut gateway) = (None, None, None);
-    let (mut kind, mut data, mut other) = (None, None, false);
+    let (mut kind, mut data) = (None, None);
+    let (mut blackhole, mut other) = (false, false);
     for (name, value) in all {
         match name {
             NHA_ID => id = u32_of(value),
@@ -114,11 +122,16 @@ pub(crate) fn read(message: &Message<'_>) -> Option<Listed> {
             NHA_GATEWAY => gateway = address(value),
             NHA_ENCAP_TYPE => kind = u16_of(value),
             NHA_ENCAP => data = Some(value),
-            NHA_GROUP | NHA_BLACKHOLE | NHA_FDB => other = true,
+            NHA_BLACKHOLE => blackhole = true,
+            NHA_GROUP | NHA_FDB => other = true,
             _ => {}
         }
     }
     let nexthop = || {
+        if blackhole {
+            let ipv4 = i32::from(header[0]) == libc::AF_INET;
+            return Some(Nexthop::Blackhole { ipv4 });
+        }
         let interface = interface?;
         match (gateway, kind, data) {
             (Some(address), None, None) => Some(Nexthop::Gateway { address, interface }),
@@ -162,6 +175,7 @@ impl fmt::Display for Nexthop {
                 interface,
             } => write!(f, "encap seg6 mode {mode} segs {sid} dev {interface}"),
             Self::Gateway { address, interface } => write!(f, "via {address} dev {interface}"),
+            Self::Blackhole { .. } => f.write_str("blackhole"),
         }
     }
 }

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     address::{Destination, Family, RouteDistinguisher, RouteTarget},
-    attributes::{Attributes, DEFAULT_LOCAL_PREF, same},
+    attributes::{Attributes, DEFAULT_LOCAL_PREF, NO_EXPORT, same},
     nlri::Nlri,
     policy::AttributeChanges,
     rib::{NeighbourId, Path, Source},
@@ -385,6 +385,8 @@ impl Speaker {
         let own = own.filter(|address| family == Family::Ipv4 || address.is_ipv6());
         let mut new = Attributes {
             link_local: None,
+            // It is this router that drops.
+            blackhole: false,
             ..old.clone()
         };
         if neighbour.external {
@@ -456,6 +458,5 @@ fn nlri(destination: Destination, label: Label) -> Nlri {
 const BATCH: usize = 1024;
 /// The bit of an extended community's type that keeps it within an AS (RFC 4360 §2).
 const NON_TRANSITIVE: u64 = 0x40;
-const NO_EXPORT: u32 = 0xffff_ff01;
 const NO_ADVERTISE: u32 = 0xffff_ff02;
 const NO_EXPORT_SUBCONFED: u32 = 0xffff_ff03;

@@ -226,7 +226,7 @@ fn egress_peer(
 ) -> Result<EgressPeer, LocatedError> {
     let peer = entry.get_ref();
     let neighbour = egress_neighbour(entry, router, used)?;
-    if let Some(message) = rpki_misuse(peer, router.has_rpki_file) {
+    if let Some(message) = rule_misuse(peer, router.has_rpki_file) {
         return Err(LocatedError::new(entry.span(), message.to_owned()));
     }
     let function = match &peer.function {
@@ -565,8 +565,19 @@ fn egress_neighbour(
     })
 }
 
-/// What is wrong with rules about the RPKI; `None`: nothing.
-fn rpki_misuse(peer: &Peer, has_file: bool) -> Option<&'static str> {
+/// What is wrong with rules where they are; `None`: nothing.
+fn rule_misuse(peer: &Peer, has_file: bool) -> Option<&'static str> {
+    if peer.export().drops_packets() {
+        return Some(
+            "export: \"blackhole\" is about routes of others; to ask the peer to drop packets, write \
+             add_communities = [\"blackhole\"]",
+        );
+    }
+    if peer.import().drops_packets() && peer.behaviour == Some(Behaviour::Neighbour) {
+        return Some(
+            "import: a segment of \"end.dx6\" has no table in which packets could be dropped; use \"end.dt6\"",
+        );
+    }
     if peer.export().asks_rpki() {
         return Some("export: `rpki` is about routes of others; ask for it in `import`");
     }

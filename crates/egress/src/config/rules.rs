@@ -54,12 +54,13 @@ pub(super) struct FilterRule {
     remove_communities: Vec<CommunityText>,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Verdict {
     #[default]
     Permit,
     Deny,
+    Blackhole,
 }
 
 /// `2001:db8::/32`, `2001:db8::/32 le 48`, `::/0 ge 16 le 48`.
@@ -70,6 +71,12 @@ impl Filter {
     /// Whether a rule matches on origin validation.
     pub(super) fn asks_rpki(&self) -> bool {
         matches!(self, Self::Rules(rules) if rules.iter().any(|rule| !rule.rpki.is_empty()))
+    }
+
+    /// Whether a rule drops packets.
+    pub(super) fn drops_packets(&self) -> bool {
+        let drops = |rule: &FilterRule| rule.action == Verdict::Blackhole;
+        matches!(self, Self::Rules(rules) if rules.iter().any(drops))
     }
 
     pub(super) fn policy(&self, own: &[IpNet]) -> Policy {
@@ -119,12 +126,13 @@ impl FilterRule {
             validity: self.rpki.clone(),
             action: match self.action {
                 Verdict::Deny => Action::Deny,
-                Verdict::Permit => Action::Permit(AttributeChanges {
+                Verdict::Permit | Verdict::Blackhole => Action::Permit(AttributeChanges {
                     local_pref: self.local_pref,
                     med: self.med,
                     prepend: self.prepend,
                     graceful_shutdown: false,
                     communities: self.community_changes().map(Arc::new),
+                    blackhole: self.action == Verdict::Blackhole,
                 }),
             },
         }

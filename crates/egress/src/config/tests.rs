@@ -632,6 +632,22 @@ fn rules_have_communities_as_texts() {
             "{wrong}: {error}"
         );
     }
+    // Dropping is for what others announce, and needs a table.
+    let blackhole = "{ communities = [\"blackhole\"], action = \"blackhole\" }";
+    let Action::Permit(changes) = of(blackhole).unwrap().action else {
+        panic!("it is taken");
+    };
+    assert!(changes.blackhole);
+    let exported = ASBR.replacen("export = \"own\"", &format!("export = [{blackhole}]"), 1);
+    let direct = ASBR.replacen("import = \"all\"", &format!("import = [{blackhole}]"), 1);
+    let direct = direct.replacen("asn = 65001", "asn = 65001\nbehaviour = \"end.dx6\"", 1);
+    for (text, message) in [
+        (exported, "add_communities = [\"blackhole\"]"),
+        (direct, "use \"end.dt6\""),
+    ] {
+        let error = AsbrConfig::parse(&text, "a").unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    }
     let error = of("{ add_communities = [\"65000:*\"] }")
         .unwrap_err()
         .to_string();

@@ -32,6 +32,11 @@ pub enum Via {
     },
     /// Into an SRv6 segment (H.Encaps): the SID of another router.
     Segment(Ipv6Addr),
+    /// Packets are dropped (RFC 7999).
+    Blackhole {
+        /// The destination is an IPv4 prefix.
+        ipv4: bool,
+    },
 }
 
 /// A route to install or remove.

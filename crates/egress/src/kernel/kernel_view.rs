@@ -114,8 +114,8 @@ fn route(state: &State, number: u32, asked: IpNet) -> KernelRoute {
 /// Formats a next hop with the name of its interface, if that still exists.
 fn named(nexthop: &Nexthop) -> String {
     let text = nexthop.to_string();
-    let number = nexthop.interface();
-    let Some(name) = interface::name(number) else {
+    let named = |number| Some((number, interface::name(number)?));
+    let Some((number, name)) = nexthop.interface().and_then(named) else {
         return text;
     };
     match text.strip_suffix(&number.to_string()) {

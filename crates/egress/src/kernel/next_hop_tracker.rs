@@ -185,8 +185,8 @@ impl Kernel {
 
     /// Resolves the next hop of a route.
     fn resolve(&mut self, via: Via, errors: &mut Vec<ForwardingError>) -> Resolution {
-        // Segments are not tracked.
-        if matches!(via, Via::Segment(_)) {
+        // Only routers are tracked.
+        if !matches!(via, Via::Router { .. }) {
             return self.resolve_now(via, None);
         }
         if let Some(Some(known)) = self.next_hops.known.get(&via) {
@@ -213,6 +213,7 @@ impl Kernel {
                 let to = self.interface.map(segment).map(Resolution::Via);
                 return to.unwrap_or_else(|| unreachable("segments are for servers"));
             }
+            Via::Blackhole { ipv4 } => return Resolution::Via(Nexthop::Blackhole { ipv4 }),
             Via::Router {
                 peer,
                 address,
@@ -400,7 +401,7 @@ mod tests {
                 address,
                 link_local: Some("fe80::1".parse().unwrap()),
             },
-            segment @ Via::Segment(_) => segment,
+            other => other,
         };
         for number in 1..=3 {
             assert!(add(&mut tracker, number, false));

@@ -229,7 +229,7 @@ pub(super) fn moved(state: &State, interface: u32) -> Vec<Change> {
             };
             Some(Change::SetNexthop(id, nexthop))
         }
-        Nexthop::Gateway { .. } => None,
+        Nexthop::Gateway { .. } | Nexthop::Blackhole { .. } => None,
     });
     let addresses = state.addresses.iter().flat_map(|own| {
         let new = OwnAddress { interface, ..*own };

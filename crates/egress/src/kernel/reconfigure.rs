@@ -62,7 +62,7 @@ impl Kernel {
         let new: Vec<Peer> = new.map(|(_, peer)| peer.clone()).collect();
         self.next_hops.forget(|via| match via {
             Via::Router { peer, .. } => peer.is_some_and(|peer| !same.contains(&peer)),
-            Via::Segment(_) => false,
+            Via::Segment(_) | Via::Blackhole { .. } => false,
         });
         let mut changes: Vec<Change> = gone.iter().flat_map(|peer| self.remove(peer)).collect();
         changes.extend(new.iter().flat_map(|peer| self.furnish(peer)));

@@ -1,6 +1,7 @@
 //! Both daemons with the kernel, in network namespaces. Without root the tests are left out, and say so.
 
 mod alone;
+mod blackhole;
 mod comparison;
 mod drain;
 mod links;

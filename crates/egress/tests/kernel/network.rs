@@ -269,10 +269,14 @@ impl Network {
     pub(crate) fn transit_with(&self, number: usize, announced: &[&str], keys: &str) -> Transit {
         let letter = ["a", "b"][number];
         let asn = 65001 + number;
+        let export = match keys.contains("export") {
+            true => "",
+            false => "export = \"all\"\n",
+        };
         let text = format!(
             "[asbr]\nasn = {asn}\nrouter_id = \"10.0.0.{}\"\nlocator = \"fd00:999::/48\"\n\
              [[peer]]\nname = \"border\"\naddress = \"fd00:{letter}::1\"\nasn = 65000\n\
-             import = \"all\"\nexport = \"all\"\n{keys}",
+             import = \"all\"\n{export}{keys}",
             number + 1,
         );
         let config = AsbrConfig::parse(&text, "transit.toml").unwrap();
