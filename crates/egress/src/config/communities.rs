@@ -71,11 +71,22 @@ impl<'de> Deserialize<'de> for CommunityText {
     }
 }
 
+/// A list of bounded length.
+pub(super) fn list<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<CommunityText>, D::Error> {
+    let all = Vec::<CommunityText>::deserialize(deserializer)?;
+    match all.len() {
+        0..=COMMUNITIES_MAX => Ok(all),
+        _ => Err(de::Error::custom("more than 1,000 communities in a rule")),
+    }
+}
+
 /// Those to add, which must be single ones.
 pub(super) fn singles<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<CommunityText>, D::Error> {
-    let all = Vec::<CommunityText>::deserialize(deserializer)?;
+    let all = list(deserializer)?;
     match all.iter().all(|it| it.one().is_some()) {
         true => Ok(all),
         false => Err(de::Error::custom(
@@ -84,6 +95,8 @@ pub(super) fn singles<'de, D: Deserializer<'de>>(
     }
 }
 
+/// Of one list; each route is compared with all of them. Ours.
+const COMMUNITIES_MAX: usize = 1000;
 const WELL_KNOWN_AS: u16 = 0xffff;
 /// RFC 8326, RFC 7999 and RFC 1997.
 const WELL_KNOWN: [(&str, u16); 4] = [

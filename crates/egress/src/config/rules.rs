@@ -38,7 +38,7 @@ pub(super) struct FilterRule {
     #[serde(default)]
     through_as: Vec<u32>,
     path_max: Option<usize>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "communities::list")]
     communities: Vec<CommunityText>,
     #[serde(default, deserialize_with = "validities")]
     rpki: Vec<Validity>,
@@ -50,7 +50,7 @@ pub(super) struct FilterRule {
     prepend: u8,
     #[serde(default, deserialize_with = "communities::singles")]
     add_communities: Vec<CommunityText>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "communities::list")]
     remove_communities: Vec<CommunityText>,
 }
 

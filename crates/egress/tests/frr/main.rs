@@ -7,6 +7,7 @@
 
 mod asbr;
 mod bfd;
+mod communities;
 mod drain;
 #[path = "../support/mod.rs"]
 mod support;

@@ -198,7 +198,10 @@ impl fmt::Display for NoForecast {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Overloaded { load } if load >= 10.0 => {
-                write!(f, "overloaded: {load:.0} times the path's rate is asked for")
+                write!(
+                    f,
+                    "overloaded: {load:.0} times the path's rate is asked for"
+                )
             }
             Self::Overloaded { load } => {
                 write!(
