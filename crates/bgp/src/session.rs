@@ -4,6 +4,8 @@
 //! clock, cuts messages out of a bounded buffer, and translates what was negotiated. The speaker
 //! interprets routes and resolves connection collisions.
 
+mod reasons;
+
 use std::{net::Ipv4Addr, time::Duration};
 
 use bytes::Bytes;
@@ -418,8 +420,7 @@ impl Session {
             Event::NotificationReceived(message) => {
                 let hard = message.code == NotificationCode::Cease
                     && message.subcode == cease_subcode::HARD_RESET;
-                let (code, subcode) = (message.code, message.subcode);
-                let reason = format!("NOTIFICATION received: {code}, subcode {subcode}");
+                let reason = reasons::notification(message);
                 (negotiated.survives_notification && !hard, reason)
             }
             Event::DecodeError(error) => (false, format!("bad message: {error}")),
@@ -430,10 +431,7 @@ impl Session {
                     .unwrap_or_else(|| "bad UPDATE".to_owned()),
             ),
             Event::ManualStop { .. } => (false, "stopped here".to_owned()),
-            Event::OpenReceived(open) => {
-                let (asn, id) = (open.four_byte_as(), open.bgp_identifier);
-                (false, format!("OPEN refused (AS {asn}, identifier {id})"))
-            }
+            Event::OpenReceived(open) => (false, reasons::refused_open(open, &self.config)),
             other => (false, format!("unexpected {}", other.name())),
         };
         Down {
