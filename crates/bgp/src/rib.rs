@@ -148,6 +148,8 @@ pub struct Rib {
     routes: BTreeMap<Destination, Paths>,
     /// Number of paths per neighbour and family.
     counts: BTreeMap<(Source, Family), usize>,
+    /// Of these, stale ones.
+    stale_counts: BTreeMap<(Source, Family), usize>,
     next_hops: NextHops,
 }
 
@@ -187,7 +189,10 @@ impl Rib {
         };
         let same_path = |old: &Path| old.source == path.source && old.path_id == path.path_id;
         if let Some(place) = paths.as_slice().iter().position(same_path) {
+            let is_stale = path.stale;
             let old = std::mem::replace(&mut paths.as_mut_slice()[place], path);
+            let stale = self.stale_counts.entry(key).or_default();
+            *stale = (*stale + usize::from(is_stale)).saturating_sub(usize::from(old.stale));
             let new = &paths.as_slice()[place];
             let unchanged = old.label == new.label
                 && old.reachable == new.reachable
@@ -241,6 +246,11 @@ impl Rib {
                 Some(removed)
             }
         };
+        if removed.as_ref().is_some_and(|path| path.stale)
+            && let Some(stale) = self.stale_counts.get_mut(&(source, destination.family()))
+        {
+            *stale = stale.saturating_sub(1);
+        }
         let next_hop = removed.and_then(|path| next_hops::next_hop_of(&destination, &path));
         self.release(next_hop, &destination);
         RouteChange {
@@ -259,6 +269,7 @@ impl Rib {
         mut on_change: impl FnMut(Destination, RouteChange),
     ) {
         let (counts, next_hops) = (&mut self.counts, &mut self.next_hops);
+        let stale_counts = &mut self.stale_counts;
         self.routes.retain(|destination, paths| {
             let goes = |path: &Path| path.source == source && goes(destination, path);
             let removed = paths.as_slice().iter().filter(|path| goes(path)).count();
@@ -267,6 +278,11 @@ impl Rib {
             }
             if let Some(count) = counts.get_mut(&(source, destination.family())) {
                 *count = count.saturating_sub(removed);
+            }
+            if let Some(count) = stale_counts.get_mut(&(source, destination.family())) {
+                let all = paths.as_slice().iter();
+                let stale = all.filter(|path| path.stale && goes(path)).count();
+                *count = count.saturating_sub(stale);
             }
             let best = goes(paths.best());
             let of = |path: &Path| next_hops::next_hop_of(destination, path);
@@ -298,7 +314,11 @@ impl Rib {
         for (destination, paths) in &mut self.routes {
             if families.contains(&destination.family()) {
                 for path in paths.as_mut_slice() {
-                    path.stale |= path.source == source;
+                    if path.source == source && !path.stale {
+                        path.stale = true;
+                        let key = (source, destination.family());
+                        *self.stale_counts.entry(key).or_default() += 1;
+                    }
                 }
             }
         }
@@ -418,6 +438,12 @@ impl Rib {
             .get(&(source, family))
             .copied()
             .unwrap_or_default()
+    }
+
+    /// The number of stale paths from a source in a family.
+    pub fn stale_count(&self, source: Source, family: Family) -> usize {
+        let count = self.stale_counts.get(&(source, family));
+        count.copied().unwrap_or_default()
     }
 
     /// The number of destinations.

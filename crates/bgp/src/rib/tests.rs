@@ -379,3 +379,29 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn stale_paths_are_counted_until_they_are_announced_again_or_go() {
+    let mut rib = Rib::default();
+    let source = Source::Neighbour(NeighbourId(1));
+    let prefix = |n: u8| Destination::unicast(format!("2001:db8:{n}::/48").parse().unwrap());
+    for n in 0..4 {
+        rib.insert(prefix(n), path(1, |_| ()), &peers);
+        rib.insert(prefix(n), path(2, |_| ()), &peers);
+    }
+    let stale = |rib: &Rib| rib.stale_count(source, Family::Ipv6);
+    rib.make_stale(source, &[Family::Ipv4]);
+    assert_eq!(stale(&rib), 0);
+    rib.make_stale(source, &[Family::Ipv6]);
+    rib.make_stale(source, &[Family::Ipv6]);
+    assert_eq!(stale(&rib), 4);
+    rib.insert(prefix(0), path(1, |_| ()), &peers);
+    rib.remove(prefix(1), source, 0, &peers);
+    assert_eq!(stale(&rib), 2);
+    rib.sweep(source, |_, path| path.stale, &peers, |_, _| ());
+    assert_eq!((stale(&rib), rib.count(source, Family::Ipv6)), (0, 1));
+    assert_eq!(
+        rib.count(Source::Neighbour(NeighbourId(2)), Family::Ipv6),
+        4
+    );
+}
