@@ -3,7 +3,7 @@
 //!
 //! Routes that were accepted unmodified are only in the RIB.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
 use crate::{
     address::{Destination, Family},
@@ -54,6 +54,28 @@ impl AdjRibIn {
     /// The number of denied routes of a family.
     pub(super) fn denied_len(&self, family: Family) -> usize {
         self.denied.get(&family).map_or(0, BTreeMap::len)
+    }
+
+    /// The denied routes to destinations after one, in their order.
+    pub(super) fn denied_after(
+        &self,
+        after: Option<Destination>,
+    ) -> impl Iterator<Item = (Nlri, &Arc<Attributes>)> {
+        let families = self.denied.iter();
+        let families = families
+            .filter(move |(family, _)| after.is_none_or(|after| after.family() <= **family));
+        let routes = families.flat_map(move |(_, routes)| {
+            let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded((after, u32::MAX)));
+            routes.range((from, Bound::Unbounded))
+        });
+        routes.map(|(key, (received, label))| {
+            let nlri = Nlri {
+                destination: key.0,
+                path_id: key.1,
+                label: *label,
+            };
+            (nlri, received)
+        })
     }
 
     /// Whether the policy modified an accepted route.

@@ -179,6 +179,10 @@ pub struct Status {
     pub negotiated: Negotiated,
     /// Accepted routes by family.
     pub routes: BTreeMap<Family, usize>,
+    /// Of these, stale ones: announced before the last session ended, and not again since.
+    pub stale: usize,
+    /// When stale routes are removed at the latest; `None`: none are kept.
+    pub stale_until: Option<Instant>,
     /// The number of destinations advertised to the neighbour.
     pub advertised: usize,
     /// The number of destinations that should be advertised to the neighbour and cannot be.
@@ -189,8 +193,14 @@ pub struct Status {
     pub malformed_updates: u64,
     /// Malformed attributes that were discarded, while their routes stayed (RFC 7606).
     pub discarded_attributes: u64,
+    /// UPDATEs received.
+    pub updates: u64,
     /// How often the session came up.
     pub times_up: u64,
+    /// How often an established session ended.
+    pub times_down: u64,
+    /// When it last did; `None`: never.
+    pub last_down: Option<Instant>,
 }
 
 impl ConnectionId {

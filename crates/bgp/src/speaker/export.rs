@@ -95,6 +95,30 @@ impl AdjRibOut {
         self.pending.insert(destination);
     }
 
+    /// Does not send a destination before it is queued again.
+    pub(super) fn hold(&mut self, destination: &Destination) {
+        self.pending.remove(destination);
+    }
+
+    /// What to send next, in order. VPN routes go first, so that a server has the tables of its egress
+    /// peers before its best paths, and hears of a lost egress peer at once. They do not take the whole
+    /// batch, so that VPN routes which change all the time do not hold up the others.
+    fn next_batch(&mut self) -> Vec<Destination> {
+        let mut batch = Vec::new();
+        while batch.len() < VPN_BATCH
+            && let Some(Destination::Vpn6(..)) = self.pending.last()
+        {
+            batch.extend(self.pending.pop_last());
+        }
+        batch.reverse();
+        while batch.len() < BATCH
+            && let Some(destination) = self.pending.pop_first()
+        {
+            batch.push(destination);
+        }
+        batch
+    }
+
     pub(super) fn enqueue_end_of_rib(&mut self, family: Family) {
         self.end_of_rib.insert(family);
     }
@@ -175,6 +199,22 @@ impl Speaker {
         }
     }
 
+    /// From now on, changed best paths are advertised only after [`on_applied`](Self::on_applied), so
+    /// that no neighbour hears of a change that the forwarding plane does not have yet. VPN routes are
+    /// not held: their driver applies them before it lets anything be sent.
+    pub fn hold_best_paths(&mut self) {
+        self.holds_best_paths = true;
+    }
+
+    /// The forwarding plane has the current best paths to these destinations.
+    pub fn on_applied<'a>(&mut self, destinations: impl IntoIterator<Item = &'a Destination>) {
+        for destination in destinations {
+            for neighbour in &mut self.neighbours {
+                neighbour.enqueue(*destination);
+            }
+        }
+    }
+
     pub(super) fn export(&mut self, rd: RouteDistinguisher, export: VpnExport) {
         let source = Source::Neighbour(export.from);
         self.unexport(rd);
@@ -204,13 +244,7 @@ impl Speaker {
 
     /// Writes UPDATEs for a batch of pending destinations.
     fn write_updates(&mut self, id: NeighbourId, direction: Direction, out: &mut Vec<u8>) {
-        let adj_rib_out = &mut self.neighbour_mut(id).adj_rib_out;
-        let mut batch = Vec::new();
-        while batch.len() < BATCH
-            && let Some(destination) = adj_rib_out.pending.pop_first()
-        {
-            batch.push(destination);
-        }
+        let batch = self.neighbour_mut(id).adj_rib_out.next_batch();
         let mut made: BTreeMap<Key, Arc<Attributes>> = BTreeMap::new();
         let mut withdrawn: BTreeMap<Family, Vec<Nlri>> = BTreeMap::new();
         let mut announced: BTreeMap<(Family, usize), (Arc<Attributes>, Vec<Nlri>)> =
@@ -250,8 +284,7 @@ impl Speaker {
                 .or_insert_with(|| (attributes, Vec::new()));
             group.1.push(nlri(destination, label));
         }
-        // VPN routes go first, so that a server has the tables of its egress peers before its best
-        // paths.
+        // The same order inside a batch.
         for (family, list) in withdrawn.iter().rev() {
             wire::withdraw(*family, list, out);
         }
@@ -456,6 +489,8 @@ fn nlri(destination: Destination, label: Label) -> Nlri {
 
 /// Destinations handled together, enough to fill several messages. Ours.
 const BATCH: usize = 1024;
+/// VPN routes among them while others wait too. Ours.
+const VPN_BATCH: usize = 768;
 /// The bit of an extended community's type that keeps it within an AS (RFC 4360 §2).
 const NON_TRANSITIVE: u64 = 0x40;
 const NO_ADVERTISE: u32 = 0xffff_ff02;

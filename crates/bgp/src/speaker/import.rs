@@ -12,7 +12,7 @@ use super::{
     adj_rib_in::AdjRibIn, peer_attributes,
 };
 use crate::{
-    address::Family,
+    address::{Destination, Family, RouteDistinguisher},
     attributes::Attributes,
     nlri::Nlri,
     policy,
@@ -39,6 +39,7 @@ impl Speaker {
         if self.neighbour_mut(id).up != Some(direction) {
             return false;
         }
+        self.neighbour_mut(id).updates += 1;
         self.neighbour_mut(id).discarded_attributes += update.discarded_attributes;
         if let Some(malformed) = update.malformed {
             self.on_malformed_update(id, malformed);
@@ -164,7 +165,9 @@ impl Speaker {
         // change.
         let kept = neighbour.external;
         let import = &neighbour.config.import;
-        let Some(changes) = import.evaluate(&destination, received, &self.vrps) else {
+        let permitted = import.evaluate(&destination, received, &self.vrps);
+        let watched = || self.is_watched(&destination).then(Default::default);
+        let Some(changes) = permitted.or_else(watched) else {
             self.withdraw(id, nlri);
             if kept {
                 self.neighbour_mut(id)
@@ -200,6 +203,41 @@ impl Speaker {
             .rib
             .insert(destination, path, &peer_attributes(&self.neighbours));
         self.on_route_changed(source, destination, changed);
+    }
+
+    /// The routes of a neighbour that the import policy denied, to destinations after one, in their order.
+    /// Those of neighbours in this AS are not kept.
+    ///
+    /// # Panics
+    /// There is no such neighbour.
+    pub fn denied(
+        &self,
+        id: NeighbourId,
+        after: Option<Destination>,
+    ) -> impl Iterator<Item = (Destination, Path)> + '_ {
+        let adj_rib_in = &self.neighbours[usize::from(id.0)].adj_rib_in;
+        adj_rib_in.denied_after(after).map(move |(nlri, received)| {
+            let path = Path {
+                source: Source::Neighbour(id),
+                path_id: nlri.path_id,
+                label: nlri.label,
+                stale: false,
+                reachable: true,
+                attributes: Arc::clone(received),
+            };
+            (nlri.destination, path)
+        })
+    }
+
+    /// Keeps VPN routes with these distinguishers whatever the import policy is. They are those of VPN
+    /// routes that are made here: another router must not have them, and which one does can be looked up.
+    /// Routes received before are not asked for again.
+    pub fn watch_distinguishers(&mut self, distinguishers: BTreeSet<RouteDistinguisher>) {
+        self.watched = distinguishers;
+    }
+
+    fn is_watched(&self, destination: &Destination) -> bool {
+        matches!(destination, Destination::Vpn6(rd, _) if self.watched.contains(rd))
     }
 
     /// Applies the import policy to all routes of a neighbour again, as received.

@@ -53,6 +53,10 @@ pub struct Speaker {
     interner: Interner,
     exports: BTreeMap<RouteDistinguisher, VpnExport>,
     vrps: Arc<Vrps>,
+    /// Distinguishers whose VPN routes are kept whatever the import policy is.
+    watched: BTreeSet<RouteDistinguisher>,
+    /// Changed best paths wait for the forwarding plane.
+    holds_best_paths: bool,
     actions: VecDeque<Action>,
     events: VecDeque<Event>,
     changes: Changes,
@@ -91,7 +95,10 @@ struct Neighbour {
     last_error: Option<String>,
     malformed_updates: u64,
     discarded_attributes: u64,
+    updates: u64,
     times_up: u64,
+    times_down: u64,
+    last_down: Option<Instant>,
 }
 
 impl Speaker {
@@ -104,6 +111,8 @@ impl Speaker {
             interner: Interner::default(),
             exports: BTreeMap::new(),
             vrps: Arc::default(),
+            watched: BTreeSet::new(),
+            holds_best_paths: false,
             actions: VecDeque::new(),
             events: VecDeque::new(),
             changes: Changes::default(),
@@ -240,13 +249,37 @@ impl Speaker {
             up_since: neighbour.up_since,
             negotiated: neighbour.negotiated.clone(),
             routes: families.map(|family| (*family, count(family))).collect(),
+            stale: self.stale_routes(id),
+            stale_until: neighbour.stale_until,
             advertised: neighbour.adj_rib_out.len(),
             not_advertised: neighbour.adj_rib_out.not_advertised_len(),
             last_error: neighbour.last_error.clone(),
             malformed_updates: neighbour.malformed_updates,
             discarded_attributes: neighbour.discarded_attributes,
+            updates: neighbour.updates,
             times_up: neighbour.times_up,
+            times_down: neighbour.times_down,
+            last_down: neighbour.last_down,
         }
+    }
+
+    fn stale_routes(&self, id: NeighbourId) -> usize {
+        let families = self.neighbours[usize::from(id.0)].config.families.iter();
+        let source = Source::Neighbour(id);
+        let counts = families.map(|family| self.rib.stale_count(source, *family));
+        counts.sum()
+    }
+
+    /// The router that brought a path into this AS: its ORIGINATOR_ID, or else the neighbour's
+    /// identifier; `None`: this speaker.
+    pub fn originator(&self, path: &Path) -> Option<Ipv4Addr> {
+        let Source::Neighbour(id) = path.source else {
+            return None;
+        };
+        let neighbour = &self.neighbours[usize::from(id.0)];
+        path.attributes
+            .originator
+            .or(neighbour.negotiated.router_id)
     }
 
     /// Why a destination that the neighbour should get is not advertised to it; `None`: it is, or
@@ -448,6 +481,8 @@ impl Speaker {
         }
         neighbour.up = None;
         neighbour.up_since = None;
+        neighbour.times_down += 1;
+        neighbour.last_down = Some(now);
         neighbour.adj_rib_out = export::AdjRibOut::default();
         self.retain_or_drop(now, id, &down);
         self.events.push_back(Event::Down(id, down));
@@ -479,8 +514,12 @@ impl Speaker {
         if changed.best {
             self.changes.best.insert(destination);
             if !matches!(destination, Destination::Vpn6(..)) {
+                let holds = self.holds_best_paths;
                 for neighbour in &mut self.neighbours {
-                    neighbour.enqueue(destination);
+                    match holds {
+                        true => neighbour.adj_rib_out.hold(&destination),
+                        false => neighbour.enqueue(destination),
+                    }
                 }
             }
         }
@@ -569,7 +608,10 @@ impl Neighbour {
             last_error: None,
             malformed_updates: 0,
             discarded_attributes: 0,
+            updates: 0,
             times_up: 0,
+            times_down: 0,
+            last_down: None,
         }
     }
 

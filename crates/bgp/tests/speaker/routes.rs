@@ -275,6 +275,71 @@ fn long_attributes_are_sent_in_extended_messages_where_both_sides_have_them() {
 }
 
 #[test]
+fn best_paths_wait_for_the_forwarding_plane_and_vpn_routes_do_not() {
+    let (mut network, [at_a, _]) = suite();
+    let rd: RouteDistinguisher = "65000:1".parse().unwrap();
+    network.hand(2, Input::Export(rd, export(at_a, 0x100, 0)));
+    network.nodes[2].speaker.hold_best_paths();
+    let heard = |network: &Network| network.nodes[3].prefixes();
+    let of_vpn = "65000:1 2001:db8:c::/48";
+    let best = [Destination::unicast("2001:db8:c::/48".parse().unwrap())];
+    originate(&mut network, 0, "2001:db8:c::/48");
+    assert_eq!(heard(&network), [of_vpn]);
+    network.nodes[2].speaker.on_applied(&best);
+    network.settle();
+    assert_eq!(heard(&network), ["2001:db8:c::/48", of_vpn]);
+    retract(&mut network, 0, "2001:db8:c::/48");
+    assert_eq!(heard(&network), ["2001:db8:c::/48"], "it may still be used");
+    network.nodes[2].speaker.on_applied(&best);
+    network.settle();
+    assert_eq!(heard(&network), Vec::<String>::new());
+}
+
+#[test]
+fn a_withdrawn_egress_peer_is_heard_of_before_a_thousand_best_paths() {
+    let (mut network, [at_a, _]) = suite();
+    let rd: RouteDistinguisher = "65000:1".parse().unwrap();
+    network.hand(2, Input::Export(rd, export(at_a, 0x100, 0)));
+    let many: Vec<String> = (0..3000).map(|n| format!("2001:db8:{n:x}::/48")).collect();
+    for prefix in &many {
+        network.hand(0, Input::Originate(prefix.parse().unwrap()));
+    }
+    network.settle();
+    assert_eq!(network.nodes[3].prefixes().len(), 6000);
+    network.hand(2, Input::Unexport(rd));
+    for prefix in &many {
+        network.hand(0, Input::Retract(prefix.parse().unwrap()));
+    }
+    // What transit A withdraws reaches the border router, which sends about half of what it has.
+    let at_border = network.connection_of(2, at_a);
+    let from_a = network.connection_of(0, NeighbourId(0));
+    let mut heard = Vec::new();
+    network.nodes[0]
+        .speaker
+        .transmit(from_a, &mut heard, usize::MAX);
+    network.hand(2, Input::Received(at_border, heard));
+    let (to_server, at_server) = (
+        network.connection_of(2, NeighbourId(2)),
+        network.connection_of(3, NeighbourId(0)),
+    );
+    let left = |network: &Network| {
+        let all = network.nodes[3].prefixes();
+        let of_vpn = all.iter().filter(|prefix| prefix.starts_with("65000:1 "));
+        (of_vpn.count(), all.len())
+    };
+    while left(&network).0 > 0 {
+        let mut out = Vec::new();
+        let speaker = &mut network.nodes[2].speaker;
+        speaker.transmit(to_server, &mut out, 4096);
+        network.hand(3, Input::Received(at_server, out));
+    }
+    let (_, unicast) = left(&network);
+    assert!(unicast > 1500, "only {unicast} best paths are left");
+    network.settle();
+    assert_eq!(left(&network), (0, 0));
+}
+
+#[test]
 fn vpn_routes_are_advertised_before_best_paths() {
     let (mut network, [at_a, _]) = suite();
     let rd: RouteDistinguisher = "65000:1".parse().unwrap();
