@@ -198,7 +198,12 @@ fn set_octets(socket: &Socket, peer: IpAddr, key: &[u8]) -> io::Result<()> {
     }
 }
 
-fn set_int(socket: &Socket, level: i32, option: i32, value: libc::c_int) -> io::Result<()> {
+pub(crate) fn set_int(
+    socket: &Socket,
+    level: i32,
+    option: i32,
+    value: libc::c_int,
+) -> io::Result<()> {
     // SAFETY: the descriptor is open, and the option is an int that outlives the call.
     let result = unsafe {
         libc::setsockopt(

@@ -187,6 +187,11 @@ pub fn name(index: u32) -> Option<String> {
     if_indextoname(index).ok()?.into_string().ok()
 }
 
+/// For messages: the interface's name in the calling thread's namespace, or its index if it is gone.
+pub(crate) fn shown(index: u32) -> String {
+    name(index).unwrap_or_else(|| index.to_string())
+}
+
 /// Largest IP packet that `interface` takes, in bytes.
 ///
 /// # Errors

@@ -10,6 +10,7 @@ use std::{
 };
 
 use crate::{
+    interface,
     netlink::{Batch, Message, u16_of, u32_of},
     seg6::{
         Encapsulation, EncapsulationAttributes, octets, read_encapsulation, write_encapsulation,
@@ -173,8 +174,13 @@ impl fmt::Display for Nexthop {
                 sid,
                 mode,
                 interface,
-            } => write!(f, "encap seg6 mode {mode} segs {sid} dev {interface}"),
-            Self::Gateway { address, interface } => write!(f, "via {address} dev {interface}"),
+            } => {
+                let device = interface::shown(*interface);
+                write!(f, "encap seg6 mode {mode} segs {sid} dev {device}")
+            }
+            Self::Gateway { address, interface } => {
+                write!(f, "via {address} dev {}", interface::shown(*interface))
+            }
             Self::Blackhole { .. } => f.write_str("blackhole"),
         }
     }

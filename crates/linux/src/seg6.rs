@@ -6,6 +6,7 @@
 use std::{fmt, net::Ipv6Addr};
 
 use crate::{
+    interface,
     netlink::{Attributes, Batch, attributes, u16_of, u32_of},
     route::TABLE_MAIN,
 };
@@ -215,7 +216,7 @@ impl fmt::Display for Sid {
             Behaviour::EndDt6 { table } => write!(f, "End.DT6 table {table}")?,
             Behaviour::EndDx6 { neighbour } => write!(f, "End.DX6 nh6 {neighbour}")?,
         }
-        write!(f, " dev {}", self.interface)
+        write!(f, " dev {}", interface::shown(self.interface))
     }
 }
 

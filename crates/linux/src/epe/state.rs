@@ -12,6 +12,7 @@ use std::{
 use ipnet::IpNet;
 
 use crate::{
+    interface,
     nexthop::Nexthop,
     rule::{DropRule, SourceRule},
     seg6::Sid,
@@ -261,7 +262,8 @@ impl fmt::Display for OwnAddress {
         write!(
             f,
             "address {} of interface {}",
-            self.address, self.interface
+            self.address,
+            interface::shown(self.interface)
         )
     }
 }
