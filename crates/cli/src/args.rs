@@ -506,6 +506,38 @@ pub(crate) enum Show {
     Client(ShowOne),
     /// The egress suite's daemon: neighbours, egress peers, routes
     Egress(ShowEgress),
+    /// Routes that the egress suite's daemon has received: where each is used, or why it is not
+    Route(Box<ShowRoute>),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ShowRoute {
+    /// Only routes to this prefix and to parts of it
+    pub(crate) prefix: Option<IpNet>,
+    /// Only those of this neighbour
+    #[arg(long, value_name = "NAME")]
+    pub(crate) neighbour: Option<String>,
+    /// Only those with this route distinguisher, as 65000:1
+    #[arg(long, value_name = "RD")]
+    pub(crate) rd: Option<String>,
+    /// Only those with this route target, as 65000:1
+    #[arg(long, value_name = "RT")]
+    pub(crate) rt: Option<String>,
+    /// Only those with this community, as 65000:100, or a large one, as 65000:1:2
+    #[arg(long, value_name = "COMMUNITY")]
+    pub(crate) community: Option<String>,
+    /// Only those that are not used
+    #[arg(long)]
+    pub(crate) unused: bool,
+    /// At most so many
+    #[arg(long, value_name = "NUMBER", default_value = "100")]
+    pub(crate) limit: std::num::NonZeroUsize,
+    /// The daemon's `control_socket`
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_EGRESS_SOCKET, value_hint = ValueHint::FilePath)]
+    pub(crate) socket: PathBuf,
+    /// Print a JSON document per line and route instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]
@@ -519,6 +551,10 @@ pub(crate) struct ShowEgress {
     /// Print metrics in the OpenMetrics text format instead
     #[arg(long, conflicts_with = "json")]
     pub(crate) metrics: bool,
+    /// Read the kernel's state for it, which takes seconds with full tables; otherwise it is what the
+    /// daemon has put there
+    #[arg(long)]
+    pub(crate) verify: bool,
 }
 
 #[derive(Args, Debug)]
@@ -634,6 +670,10 @@ pub(crate) struct Explain {
     pub(crate) app: String,
     #[command(flatten)]
     pub(crate) query: Query,
+    /// Of a prefix: read the kernel's routes for it, which takes seconds with full tables; otherwise
+    /// they are those that the daemon has put there
+    #[arg(long)]
+    pub(crate) verify: bool,
 }
 
 /// Where applications hand messages over.

@@ -14,14 +14,14 @@ use crate::{Facts, Finding, Found, Subject};
 
 /// Something that can be wrong.
 #[derive(Debug)]
-pub struct Cause {
+pub struct Cause<F: 'static = Facts> {
     /// Stays the same over releases.
     pub id: &'static str,
     /// What is wrong, for the documentation.
     pub what: &'static str,
     /// What to do about it, for the documentation.
     pub remedy: &'static str,
-    pub(crate) check: fn(&Facts, &Found) -> Vec<Finding>,
+    pub(crate) check: fn(&F, &Found) -> Vec<Finding>,
 }
 
 /// All of them.
@@ -79,9 +79,9 @@ pub static CAUSES: &[&Cause] = &[
     &machine::STORE_LOST,
 ];
 
-impl Cause {
+impl<F> Cause<F> {
     /// That this is the cause.
-    fn found(
+    pub(crate) fn found(
         &self,
         subject: Subject,
         finding: impl Into<String>,

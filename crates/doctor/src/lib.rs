@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod causes;
+pub mod egress;
 pub mod facts;
 pub mod firewall;
 pub mod openings;
@@ -26,6 +27,8 @@ pub enum Subject {
     Machine,
     Configuration,
     Gateway,
+    /// The daemon of the egress suite.
+    Daemon,
     /// An uplink, by the name of its path.
     Path(String),
     Peer(String),
@@ -78,6 +81,7 @@ impl std::fmt::Display for Subject {
             Self::Machine => f.write_str("machine"),
             Self::Configuration => f.write_str("configuration"),
             Self::Gateway => f.write_str("gateway"),
+            Self::Daemon => f.write_str("daemon"),
             Self::Path(name) => write!(f, "path {name}"),
             Self::Peer(name) => write!(f, "peer {name}"),
             Self::App(name) => write!(f, "application {name}"),

@@ -5,6 +5,8 @@
 //! it. The segment leads to the peer's own table, which has the peer's routes only; everything else
 //! is unreachable there.
 
+mod alarms;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
@@ -12,19 +14,23 @@ use std::{
 
 use ipnet::IpNet;
 use keiro_bgp::{
-    address::Destination,
+    address::{Destination, Family, RouteDistinguisher},
     rib::{NeighbourId, Source},
     speaker::{Changes, Event, Input, Speaker, VpnExport},
     srv6::{Label, Service},
 };
 use keiro_stats_export::Stats;
+use keiro_units::Instant;
 
 use crate::{
+    alarms::Alarm,
+    census::Group,
     config::{AsbrConfig, Behaviour, ConfigError, EgressPeer, Neighbour, SpeakerConfig},
     daemon::{Role, keep_speaker, keep_tables, keep_value, needs},
     forwarding::{Configured, Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
+    looking_glass::{Usage, best_usage},
     stats::EgressPeerStats,
-    status::{PathStatus, PeerExplanation, PeerStatus, covering},
+    status::{PathStatus, PeerExplanation, PeerStatus, SegmentStatus, UnusedReason, covering},
 };
 
 pub struct Asbr {
@@ -181,6 +187,10 @@ impl Role for Asbr {
         self.peer_of(id).is_some()
     }
 
+    fn own_distinguishers(&self) -> BTreeSet<RouteDistinguisher> {
+        self.peers.values().map(|peer| peer.rd).collect()
+    }
+
     fn interface_of(&self, id: NeighbourId) -> Option<&str> {
         self.peers[&self.peer_of(id)?].interface.as_deref()
     }
@@ -257,6 +267,16 @@ impl Role for Asbr {
         (inputs, errors)
     }
 
+    fn alarms(
+        &self,
+        _: Instant,
+        speaker: &Speaker,
+        groups: &BTreeMap<Group, usize>,
+        forwarding: &mut dyn Forwarding,
+    ) -> Vec<Alarm> {
+        self.find_alarms(speaker, groups, forwarding)
+    }
+
     fn name(&self) -> &'static str {
         "asbr"
     }
@@ -265,16 +285,30 @@ impl Role for Asbr {
         let peers = self.peers.iter();
         peers
             .map(|(&at, peer)| {
-                let routes = speaker.status(id_of(at)).routes;
+                let status = speaker.status(id_of(at));
+                // Its table has IPv6 only, as segments carry nothing else.
+                let routes = status
+                    .routes
+                    .get(&Family::Ipv6)
+                    .copied()
+                    .unwrap_or_default();
+                let sid = self.segments.contains(&at).then_some(peer.sid);
                 PeerStatus {
                     name: peer.neighbour.name.clone(),
                     rt: peer.rt.to_string(),
-                    sid: self.segments.contains(&at).then_some(peer.sid),
+                    sid,
+                    segments: sid
+                        .map(|sid| SegmentStatus {
+                            sid,
+                            routes,
+                            answers: None,
+                        })
+                        .into_iter()
+                        .collect(),
                     address: None,
                     stats: Stats(EgressPeerStats {
-                        routes: routes.values().sum::<usize>() as u64,
-                        subflows: None,
-                        draining_routes: None,
+                        routes: routes as u64,
+                        ..EgressPeerStats::default()
                     }),
                     kernel: None,
                 }
@@ -302,10 +336,40 @@ impl Role for Asbr {
                     .filter(|(_, path)| path.reachable && self.segments.contains(at))
                     .map(|(of, path)| via(path, of, Some(*at)).to_string()),
                 paths: paths.into_iter().collect(),
+                unused: match asked {
+                    IpNet::V4(_) => Some(UnusedReason::Ipv4),
+                    IpNet::V6(_) => None,
+                },
                 kernel: None,
             }
         };
         self.peers.iter().map(explain).collect()
+    }
+
+    fn usage(
+        &self,
+        speaker: &Speaker,
+        destination: &Destination,
+        path: &keiro_bgp::rib::Path,
+    ) -> Usage {
+        let best = best_usage(speaker, destination, path);
+        if matches!(destination, Destination::Vpn6(..)) {
+            return Err("border routers use no VPN routes".to_owned());
+        }
+        let Source::Neighbour(id) = path.source else {
+            return best;
+        };
+        let peer = self.peer_of(id).filter(|at| self.segments.contains(at));
+        let of_peer = speaker.route_of(id, destination);
+        let in_table = of_peer.is_some_and(|route| std::ptr::eq(route, path));
+        match (peer, destination) {
+            (Some(peer), Destination::V6(_)) if in_table => {
+                let table = format!("table of {}", self.peers[&peer].neighbour.name);
+                let tables = [table].into_iter().chain(best.into_iter().flatten());
+                Ok(tables.collect())
+            }
+            _ => best,
+        }
     }
 
     fn indices(&self) -> Vec<PeerIndex> {

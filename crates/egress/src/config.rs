@@ -74,6 +74,8 @@ pub struct EndpointConfig {
     pub helper_ports: BTreeSet<u16>,
     /// Keeps what is known of client prefixes over a restart; `None`: not kept.
     pub evidence_file: Option<std::path::PathBuf>,
+    /// Between probes through each segment; `None`: none are sent.
+    pub probe_interval: Option<Duration>,
     /// Route reflectors, or border routers themselves.
     pub reflectors: Vec<Neighbour>,
     /// The egress peers that this server uses.
@@ -273,6 +275,11 @@ impl EndpointConfig {
 }
 
 impl Neighbour {
+    /// Whether IPv4 routes are exchanged with it.
+    pub fn has_ipv4(&self) -> bool {
+        self.families.contains(&Family::Ipv4)
+    }
+
     /// The neighbour's configuration for the speaker.
     pub fn speaker_config(&self) -> NeighbourConfig {
         let seconds = |time: Duration| u16::try_from(time.as_secs()).unwrap_or(u16::MAX);

@@ -6,6 +6,7 @@
 mod message;
 
 use std::{
+    borrow::Borrow,
     fs,
     io::{self, BufRead, BufReader, Read, Write},
     os::{
@@ -214,14 +215,10 @@ impl Monitor {
 ///
 /// # Errors
 /// No daemon listens at `path`, permission is denied, or the answer is invalid.
-#[expect(
-    clippy::needless_pass_by_value,
-    reason = "a request is made where it is asked"
-)]
-pub fn ask(path: &Path, request: Request) -> io::Result<Answer> {
+pub fn ask(path: &Path, request: impl Borrow<Request>) -> io::Result<Answer> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    let mut line = serde_json::to_vec(&request).map_err(io::Error::other)?;
+    let mut line = serde_json::to_vec(request.borrow()).map_err(io::Error::other)?;
     line.push(b'\n');
     stream.write_all(&line)?;
     let mut document = Vec::new();

@@ -6,6 +6,7 @@
 
 mod drain;
 mod events;
+mod health;
 mod reload;
 mod report;
 mod session_bfd;
@@ -27,9 +28,9 @@ use std::{
 use anyhow::{Context, anyhow};
 use ipnet::IpNet;
 use keiro_bgp::{
-    address::Family,
+    address::{Destination, Family, RouteDistinguisher},
     record,
-    rib::NeighbourId,
+    rib::{self, NeighbourId},
     speaker::{self, Changes, Event, Input, Speaker},
 };
 use keiro_linux::{
@@ -41,17 +42,21 @@ use keiro_linux::{
 use keiro_units::Instant;
 use sd_notify::NotifyState;
 
-use self::reload::Reloading;
 pub(crate) use self::reload::{keep_speaker, keep_tables, keep_value, needs};
+use self::{health::Health, reload::Reloading};
 pub use crate::handle::Handle;
 use crate::{
+    alarms::Alarm,
+    backlog::Backlog,
     bfd::Bfd,
+    census::Group,
     config::{ConfigError, Neighbour, SpeakerConfig},
     connections::{Connections, Token},
     control::ControlSocket,
     forwarding::{Forwarding, ForwardingError, NextHop, PeerIndex},
     handle::Trigger,
     links::Links,
+    looking_glass::{Usage, best_usage},
     stats::EgressStats,
     status::{PeerExplanation, PeerStatus, Reloaded, TimedEvent},
 };
@@ -114,6 +119,11 @@ pub trait Role {
     /// Whether every route of the neighbour matters, not only best paths.
     fn tracks_routes(&self, id: NeighbourId) -> bool;
 
+    /// The route distinguishers that no other router may use.
+    fn own_distinguishers(&self) -> BTreeSet<RouteDistinguisher> {
+        BTreeSet::new()
+    }
+
     /// The configured interface towards a neighbour; `None`: it follows from addresses.
     fn interface_of(&self, _: NeighbourId) -> Option<&str> {
         None
@@ -143,7 +153,35 @@ pub trait Role {
         forwarding: &mut dyn Forwarding,
     ) -> (Vec<Input>, Vec<ForwardingError>);
 
-    /// When an End-of-RIB is overdue; `None`: none is awaited of a session that is up.
+    /// All changes so far have been handled by [`on_changes`](Self::on_changes).
+    fn on_applied(&mut self, _: &mut dyn Forwarding) -> Vec<ForwardingError> {
+        Vec::new()
+    }
+
+    /// Does what [`poll_timeout`](Self::poll_timeout) asked for. `groups`: the VPN routes received, as
+    /// lately counted.
+    fn tend(
+        &mut self,
+        _: Instant,
+        _: &Speaker,
+        _groups: &BTreeMap<Group, usize>,
+        _: &mut dyn Forwarding,
+    ) -> Vec<ForwardingError> {
+        Vec::new()
+    }
+
+    /// What is wrong now. `groups`: the VPN routes received, as lately counted.
+    fn alarms(
+        &self,
+        _: Instant,
+        _: &Speaker,
+        _groups: &BTreeMap<Group, usize>,
+        _: &mut dyn Forwarding,
+    ) -> Vec<Alarm> {
+        Vec::new()
+    }
+
+    /// When an End-of-RIB is overdue or [`tend`](Self::tend) is due; `None`: neither is.
     fn poll_timeout(&self, _: &Speaker) -> Option<Instant> {
         None
     }
@@ -164,6 +202,11 @@ pub trait Role {
     /// What each egress peer has for a prefix, in the order of [`peers`](Self::peers). `names`: of
     /// the neighbours.
     fn explain(&self, speaker: &Speaker, asked: IpNet, names: &[&str]) -> Vec<PeerExplanation>;
+
+    /// The tables that use a received path, or why none does.
+    fn usage(&self, speaker: &Speaker, destination: &Destination, path: &rib::Path) -> Usage {
+        best_usage(speaker, destination, path)
+    }
 
     /// Called when the daemon ends.
     fn end(&mut self, forwarding: &mut dyn Forwarding);
@@ -194,6 +237,8 @@ pub struct Daemon<R: Role> {
     monitors: Vec<SyncSender<TimedEvent>>,
     /// The state of egress peers as last sent to monitors.
     reported_peers: BTreeMap<String, PeerState>,
+    backlog: Backlog,
+    health: Health,
     stats: EgressStats,
 }
 
@@ -223,6 +268,8 @@ impl<R: Role> Daemon<R> {
         if let Some(vrps) = &config.vrps {
             speaker.set_vrps(Arc::clone(vrps));
         }
+        speaker.hold_best_paths();
+        speaker.watch_distinguishers(role.own_distinguishers());
         let epoll = Epoll::new().context("epoll")?;
         let connections = Connections::open(&epoll, &config.listen, &neighbours)
             .map_err(|reason| anyhow!(reason))?;
@@ -248,6 +295,8 @@ impl<R: Role> Daemon<R> {
             control,
             monitors: Vec::new(),
             reported_peers: BTreeMap::new(),
+            backlog: Backlog::default(),
+            health: Health::new(),
             stats: EgressStats::default(),
             speaker,
             connections,
@@ -335,6 +384,7 @@ impl<R: Role> Daemon<R> {
                 self.tend_forwarding();
             }
             self.retry_bfd();
+            self.tend_health();
         }
         self.end();
         Ok(())
@@ -394,7 +444,11 @@ impl<R: Role> Daemon<R> {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
+        if !self.backlog.is_empty() {
+            return Some(Instant::ZERO);
+        }
         let due = [
+            Some(self.health.poll_timeout()),
             self.speaker.poll_timeout(),
             self.forwarding.poll_timeout(),
             self.bfd_retry_at,
@@ -483,10 +537,24 @@ impl<R: Role> Daemon<R> {
             let inputs = self.role.on_event(&event, &self.speaker, forwarding);
             self.inputs.extend(inputs);
         }
-        let changes = self.speaker.take_changes();
+        let mut changes = self.speaker.take_changes();
+        let is_vpn = |destination: &Destination| matches!(destination, Destination::Vpn6(..));
+        if changes.best.iter().any(is_vpn) {
+            self.health.census.on_changed();
+        }
+        let unicast = changes
+            .best
+            .extract_if(.., |destination| !is_vpn(destination));
+        self.backlog.extend(unicast);
+        let slice = self.backlog.take();
+        changes.best.extend(&slice);
         let forwarding = &mut *self.forwarding;
-        let (inputs, errors) = self.role.on_changes(&self.speaker, &changes, forwarding);
+        let (inputs, mut errors) = self.role.on_changes(&self.speaker, &changes, forwarding);
         self.inputs.extend(inputs);
+        self.speaker.on_applied(&slice);
+        if self.backlog.is_empty() {
+            errors.extend(self.role.on_applied(&mut *self.forwarding));
+        }
         self.report_errors(&errors);
         self.forget_next_hops(&changes);
         self.handle_next_hops();

@@ -1,6 +1,10 @@
 //! Routes of the Endpoint Manager: best paths go to the main table, VPN routes of each egress peer
 //! to its own table, through segments [egress §4.1].
 
+mod alarms;
+mod probes;
+mod table;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
@@ -16,15 +20,21 @@ use keiro_bgp::{
 use keiro_stats_export::Stats;
 use keiro_units::Instant;
 
+use self::{probes::Probes, table::PeerTable};
 use crate::{
+    alarms::Alarm,
     asbr::best_paths,
+    census::Group,
     config::{Class, ConfigError, EndpointConfig, EndpointPeer, Neighbour, SpeakerConfig},
     daemon::{Role, keep_speaker, keep_tables, keep_value},
     draining::Draining,
     forwarding::{Configured, Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
+    looking_glass::{Usage, best_usage},
     multipath::ConnectionSettings,
     stats::EgressPeerStats,
-    status::{PathStatus, PeerExplanation, PeerStatus, Reloaded, covering},
+    status::{
+        PathStatus, PeerExplanation, PeerStatus, Reloaded, SegmentStatus, UnusedReason, covering,
+    },
 };
 
 pub struct Endpoint {
@@ -35,14 +45,13 @@ pub struct Endpoint {
     /// The peers to which routes of a distinguisher have belonged.
     distinguishers: BTreeMap<RouteDistinguisher, BTreeSet<PeerIndex>>,
     /// The contents of each peer's table.
-    tables: BTreeMap<PeerIndex, BTreeMap<Ipv6Net, Via>>,
+    tables: BTreeMap<PeerIndex, PeerTable>,
     /// Routes of the tables that connections leave.
     draining: Draining,
     /// End-of-RIB markers still missing after the start.
     awaited: BTreeSet<(NeighbourId, Family)>,
     settled: bool,
-    /// VPN routes without a usable SID.
-    pub unusable: u64,
+    probes: Probes,
 }
 
 impl Endpoint {
@@ -63,7 +72,7 @@ impl Endpoint {
             distinguishers: BTreeMap::new(),
             awaited: awaited.collect(),
             settled: false,
-            unusable: 0,
+            probes: Probes::default(),
             config,
         }
     }
@@ -95,11 +104,19 @@ impl Endpoint {
             .filter(move |(_, path)| path.attributes.route_targets().any(|found| found == rt))
     }
 
+    /// Whether a path's segment answers, or is not known not to.
+    fn is_alive(&self, path: &Path) -> bool {
+        let service = path.attributes.service;
+        let sid = service.map(|service| service.sid(path.label));
+        sid.is_none_or(|sid| !self.probes.avoided.contains(&sid))
+    }
+
     /// The next hop that a peer's table should have for a prefix, and whether connections leave it;
     /// `None`: no route.
     fn wanted(&self, speaker: &Speaker, peer: PeerIndex, prefix: Ipv6Net) -> Option<(Via, bool)> {
         let paths = self.paths(speaker, peer, prefix);
-        let paths: Vec<&Path> = paths.map(|(_, path)| path).collect();
+        let paths = paths.map(|(_, path)| path);
+        let paths: Vec<&Path> = paths.filter(|path| self.is_alive(path)).collect();
         let best = speaker.best_among(&paths)?;
         let service = best.attributes.service?;
         let via = Via::Segment(service.sid(best.label));
@@ -125,6 +142,30 @@ impl Endpoint {
         }
     }
 
+    /// Why received routes that cover a prefix are not in a peer's table; `None`: there are none.
+    fn unused(&self, speaker: &Speaker, peer: PeerIndex, asked: Ipv6Net) -> Option<UnusedReason> {
+        let rt = self.peers[&peer].rt;
+        let of_peer = self.distinguishers.iter();
+        let of_peer = of_peer.filter(|(_, peers)| peers.contains(&peer));
+        let rds: Vec<RouteDistinguisher> = of_peer.map(|(rd, _)| *rd).collect();
+        covering(asked.into()).find_map(|prefix| {
+            let IpNet::V6(prefix) = prefix else {
+                return None;
+            };
+            let best = |rd| speaker.rib().best(&Destination::Vpn6(rd, prefix));
+            let mut paths = rds.iter().filter_map(|rd| best(*rd));
+            let found = paths.find(|path| path.attributes.route_targets().any(|of| of == rt))?;
+            match found.attributes.service {
+                None => Some(UnusedReason::NoSegment { prefix }),
+                Some(service) => {
+                    let sid = service.sid(found.label);
+                    let avoided = self.probes.avoided.contains(&sid);
+                    avoided.then_some(UnusedReason::Silent { prefix, sid })
+                }
+            }
+        })
+    }
+
     /// Records the peers to which changed routes belong.
     fn note_distinguishers(&mut self, speaker: &Speaker, changes: &Changes) {
         for destination in &changes.best {
@@ -133,7 +174,6 @@ impl Endpoint {
             else {
                 continue;
             };
-            self.unusable += u64::from(path.attributes.service.is_none());
             let peers: Vec<PeerIndex> = self.peers_of(path).collect();
             // Routes that no configured peer imports leave no trace.
             if !peers.is_empty() {
@@ -174,6 +214,7 @@ impl Endpoint {
             if !table.is_empty() {
                 errors.extend(forwarding.clear(Table::Peer(*peer)).err());
                 table.clear();
+                self.probes.on_cleared(*peer);
                 self.forget_draining(*peer, forwarding);
             }
         }
@@ -197,11 +238,7 @@ impl Endpoint {
                 of_peer.push((prefix.into(), drains));
             }
             let table = self.tables.entry(peer).or_default();
-            let before = match via {
-                Some(via) => table.insert(prefix, via),
-                None => table.remove(&prefix),
-            };
-            if before != via {
+            if table.set(prefix, via) != via {
                 list.push(RouteChange {
                     table: Table::Peer(peer),
                     destination: prefix.into(),
@@ -219,6 +256,7 @@ impl Endpoint {
             if table.is_empty() && list.iter().any(|change| change.table == of_peer) {
                 list.retain(|change| change.table != of_peer);
                 errors.extend(forwarding.clear(of_peer).err());
+                self.probes.on_cleared(*peer);
             }
         }
         list.sort_by_key(|change| change.via.is_some());
@@ -364,7 +402,7 @@ impl Role for Endpoint {
             places.push(at);
             peers.insert(at, peer.clone());
         }
-        self.peers = peers;
+        let before = std::mem::replace(&mut self.peers, peers);
         self.tables.retain(|at, _| self.peers.contains_key(at));
         self.draining.retain(|at| self.peers.contains_key(&at));
         self.distinguishers.retain(|_, of| {
@@ -391,6 +429,10 @@ impl Role for Endpoint {
                 ..class.clone()
             })
             .collect();
+        // The routes of changed peers are gone, those for probes too.
+        for at in before.keys().filter(|at| !self.peers.contains_key(at)) {
+            self.probes.on_cleared(*at);
+        }
         let mut errors = forwarding.follow_configuration(&Configured::Endpoint {
             peers: &self.peers,
             others: ConnectionSettings {
@@ -457,11 +499,35 @@ impl Role for Endpoint {
         errors.extend(self.update(speaker, touched, forwarding));
         errors.extend(forwarding.change(&best_paths(speaker, changes, |_| None)));
         errors.extend(forwarding.follow());
-        if self.awaited.is_empty() && !self.settled {
-            self.settled = true;
-            errors.extend(forwarding.settled());
-        }
         (Vec::new(), errors)
+    }
+
+    fn on_applied(&mut self, forwarding: &mut dyn Forwarding) -> Vec<ForwardingError> {
+        if !self.awaited.is_empty() || self.settled {
+            return Vec::new();
+        }
+        self.settled = true;
+        forwarding.settled()
+    }
+
+    fn alarms(
+        &self,
+        now: Instant,
+        speaker: &Speaker,
+        groups: &BTreeMap<Group, usize>,
+        forwarding: &mut dyn Forwarding,
+    ) -> Vec<Alarm> {
+        self.find_alarms(now, speaker, groups, forwarding)
+    }
+
+    fn tend(
+        &mut self,
+        now: Instant,
+        speaker: &Speaker,
+        groups: &BTreeMap<Group, usize>,
+        forwarding: &mut dyn Forwarding,
+    ) -> Vec<ForwardingError> {
+        self.tend_probes(now, speaker, groups, forwarding)
     }
 
     fn poll_timeout(&self, speaker: &Speaker) -> Option<Instant> {
@@ -469,7 +535,7 @@ impl Role for Endpoint {
             .awaited
             .iter()
             .filter_map(|(id, _)| overdue_at(*id, speaker));
-        due.min()
+        due.chain(self.probes.poll_timeout()).min()
     }
 
     fn handle_timeout(&mut self, now: Instant, speaker: &Speaker) -> Vec<(NeighbourId, Family)> {
@@ -490,17 +556,30 @@ impl Role for Endpoint {
     fn peers(&self, _: &Speaker) -> Vec<PeerStatus> {
         let peers = self.peers.iter();
         peers
-            .map(|(at, peer)| PeerStatus {
-                name: peer.name.clone(),
-                rt: peer.rt.to_string(),
-                sid: None,
-                address: Some(peer.address),
-                stats: Stats(EgressPeerStats {
-                    routes: self.tables.get(at).map_or(0, BTreeMap::len) as u64,
-                    subflows: None,
-                    draining_routes: Some(self.draining.len_of(*at) as u64),
-                }),
-                kernel: None,
+            .map(|(at, peer)| {
+                let table = self.tables.get(at);
+                let segments = table.into_iter().flat_map(PeerTable::segments);
+                let mut segments: Vec<SegmentStatus> = segments
+                    .map(|(&sid, &routes)| SegmentStatus {
+                        sid,
+                        routes,
+                        answers: self.probes.liveness.answers(&sid),
+                    })
+                    .collect();
+                segments.sort_by_key(|one| std::cmp::Reverse(one.routes));
+                PeerStatus {
+                    name: peer.name.clone(),
+                    rt: peer.rt.to_string(),
+                    sid: segments.first().map(|most| most.sid),
+                    segments,
+                    address: Some(peer.address),
+                    stats: Stats(EgressPeerStats {
+                        routes: table.map_or(0, PeerTable::len) as u64,
+                        draining_routes: Some(self.draining.len_of(*at) as u64),
+                        ..EgressPeerStats::default()
+                    }),
+                    kernel: None,
+                }
             })
             .collect()
     }
@@ -509,7 +588,7 @@ impl Role for Endpoint {
         let explain = |(at, peer): (&PeerIndex, &EndpointPeer)| {
             let table = self.tables.get(at);
             let found = covering(asked).find_map(|prefix| match prefix {
-                IpNet::V6(prefix) => Some((prefix, *table?.get(&prefix)?)),
+                IpNet::V6(prefix) => Some((prefix, table?.route(&prefix)?)),
                 IpNet::V4(_) => None,
             });
             let paths: Vec<_> = found.map_or(Vec::new(), |(prefix, _)| {
@@ -528,10 +607,42 @@ impl Role for Endpoint {
                 prefix: found.map(|(prefix, _)| prefix.into()),
                 via: found.map(|(_, via)| via.to_string()),
                 paths: shown.collect(),
+                unused: match (found, asked) {
+                    (_, IpNet::V4(_)) => Some(UnusedReason::Ipv4),
+                    (None, IpNet::V6(asked)) => self.unused(speaker, *at, asked),
+                    (Some(_), _) => None,
+                },
                 kernel: None,
             }
         };
         self.peers.iter().map(explain).collect()
+    }
+
+    fn usage(&self, speaker: &Speaker, destination: &Destination, path: &Path) -> Usage {
+        let Destination::Vpn6(_, prefix) = destination else {
+            return best_usage(speaker, destination, path);
+        };
+        let Some(service) = path.attributes.service else {
+            return Err("it has no SRv6 SID".to_owned());
+        };
+        let sid = service.sid(path.label);
+        let importing: Vec<PeerIndex> = self.peers_of(path).collect();
+        let uses = |peer: &&PeerIndex| {
+            let table = self.tables.get(*peer);
+            table.and_then(|table| table.route(prefix)) == Some(Via::Segment(sid))
+        };
+        let tables = importing.iter().filter(uses);
+        let tables: Vec<String> = tables
+            .map(|peer| format!("table of {}", self.peers[peer].name))
+            .collect();
+        match tables.is_empty() {
+            false => Ok(tables),
+            true if importing.is_empty() => Err("no [[peer]] has its route target".to_owned()),
+            true if self.probes.avoided.contains(&sid) => {
+                Err("its segment does not answer".to_owned())
+            }
+            true => Err("another route with the same target is preferred".to_owned()),
+        }
     }
 
     fn indices(&self) -> Vec<PeerIndex> {
@@ -643,6 +754,8 @@ address = "fd00:e::a"
         assert_eq!(role.handle_timeout(due, &speaker).len(), families);
         assert_eq!(role.poll_timeout(&speaker), None);
         role.on_changes(&speaker, &Changes::default(), &mut *forwarding);
+        assert!(!memory.contents().settled, "best paths may wait");
+        role.on_applied(&mut *forwarding);
         assert!(memory.contents().settled);
     }
 }

@@ -21,7 +21,7 @@ use crate::{
     config::{EgressPeer, EndpointPeer, Neighbour},
     kernel::KernelView,
     multipath::ConnectionSettings,
-    status::{Compared, ComparisonStatus, PrefixStatus},
+    status::{Compared, ComparisonStatus, KernelRoute, KernelStatus, PeerInKernel, PrefixStatus},
 };
 
 /// The egress peers, and what else may change at run time.
@@ -135,6 +135,45 @@ pub trait Forwarding: Send {
     /// Called after neighbours were informed that the daemon ends, for slow work such as disk
     /// writes.
     fn finish(&mut self) {}
+
+    /// Whether the kernel is known to have what is desired.
+    fn in_step(&self) -> bool {
+        true
+    }
+
+    /// The number of routes of an earlier run that no neighbour has announced to this one.
+    fn earlier_routes(&self) -> usize {
+        0
+    }
+
+    /// Whether this host forwards IPv6 packets; `None`: unknown.
+    fn forwards(&self) -> Option<bool> {
+        None
+    }
+
+    /// Whether a route of this host leads to an address.
+    fn leads_to(&mut self, _address: IpAddr) -> bool {
+        true
+    }
+
+    /// Returns for each of these segments whether the probe of the last call was answered, and sends the
+    /// next ones, each from the address of the egress peer. The peers' tables have routes to the segments by
+    /// themselves.
+    fn probe(&mut self, _segments: &BTreeMap<Ipv6Addr, PeerIndex>) -> Vec<(Ipv6Addr, bool)> {
+        Vec::new()
+    }
+
+    /// What was put into the kernel, with that of each egress peer in the order of their indices; `None`:
+    /// there is no kernel state.
+    fn installed(&self) -> Option<(KernelStatus, Vec<Option<PeerInKernel>>)> {
+        None
+    }
+
+    /// The routes for a prefix that were put into the kernel: of the main table, and of each egress peer's
+    /// table in the order of their indices. `None`: there is no kernel state.
+    fn installed_routes(&self, _asked: IpNet) -> Option<(KernelRoute, Vec<Option<KernelRoute>>)> {
+        None
+    }
 
     /// Reads the kernel's state for the control socket; `None`: there is no kernel state.
     fn view(&self) -> Option<KernelView> {

@@ -17,7 +17,7 @@ mod underlay_routes;
 mod vrf;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs, io,
     net::{IpAddr, Ipv6Addr, SocketAddr},
     os::fd::{AsFd, BorrowedFd},
@@ -34,6 +34,7 @@ use keiro_linux::{
     },
     mptcp_pm::{self, PathManagerError},
     seg6::{Behaviour, Sid},
+    segment_probe::SegmentProbe,
     unix::{LockError, NamespaceLock},
     vrf::VrfError,
 };
@@ -46,7 +47,7 @@ use crate::{
     forwarding::{
         Configured, Forwarding, ForwardingError, NextHop, PeerIndex, RouteChange, Table, Via,
     },
-    status::{Compared, ComparisonStatus, PrefixStatus},
+    status::{Compared, ComparisonStatus, KernelRoute, KernelStatus, PeerInKernel, PrefixStatus},
 };
 use evidence_file::EvidenceFile;
 use join_listeners::JoinListeners;
@@ -84,6 +85,8 @@ pub struct Kernel {
     evidence: Option<EvidenceFile>,
     /// Accept joins where the server itself does not listen.
     join_listeners: Option<JoinListeners>,
+    /// Probes through segments that were sent last; `None`: one could not be sent.
+    probes: BTreeMap<Ipv6Addr, Option<SegmentProbe>>,
     /// Client prefixes whose routes changed since connections were last updated.
     moved: BTreeSet<IpNet>,
     /// Routes of egress peers that connections leave.
@@ -133,13 +136,6 @@ impl Kernel {
     /// No netlink access.
     pub fn asbr(config: &AsbrConfig) -> Result<Self, KernelError> {
         let peers = config.peers.iter().map(Peer::of_asbr);
-        // The value of the calling thread's namespace; an unreadable one is not worth a warning.
-        let forwards = fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding");
-        if forwards.is_ok_and(|value| value.trim() == "0") {
-            tracing::warn!(
-                "this host forwards nothing: `sysctl net.ipv6.conf.all.forwarding=1` changes that"
-            );
-        }
         let (kernel, _) = Self::open(Plan {
             owner: asbr_owner(config.rule_priority),
             nexthop_ids: config.nexthop_ids.clone(),
@@ -250,6 +246,7 @@ impl Kernel {
             paths: None,
             evidence: None,
             join_listeners: None,
+            probes: BTreeMap::new(),
             moved: BTreeSet::new(),
             draining: Draining::default(),
             _lock: lock,
@@ -279,7 +276,11 @@ impl Kernel {
 
     fn errors_of(&mut self, report: &Report) -> Vec<ForwardingError> {
         let failures = report.failures.iter();
-        let failures = failures.map(|one| failed(format!("cannot {}", one.change), &one.source));
+        let failures = failures.map(|one| {
+            let whose = self.plan.whose(&one.change);
+            let whose = whose.map(|name| format!(" of {name}")).unwrap_or_default();
+            failed(format!("cannot {}{whose}", one.change), &one.source)
+        });
         let obstacles = report.obstacles.iter();
         let obstacles = obstacles.map(|one| failed("something is in the way".to_owned(), one));
         let errors: Vec<ForwardingError> = failures.chain(obstacles).collect();
@@ -525,6 +526,52 @@ impl Forwarding for Kernel {
             (Some(paths), IpNet::V6(asked)) => paths.all.comparison().explain(now(), asked),
             _ => Vec::new(),
         }
+    }
+
+    fn in_step(&self) -> bool {
+        self.reconciler.in_step()
+    }
+
+    fn earlier_routes(&self) -> usize {
+        self.earlier.len()
+    }
+
+    fn forwards(&self) -> Option<bool> {
+        // Of the calling thread's namespace.
+        let value = fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding").ok()?;
+        Some(value.trim() != "0")
+    }
+
+    fn leads_to(&mut self, address: IpAddr) -> bool {
+        // An unanswered question is no finding.
+        !matches!(self.reconciler.resolve(address), Ok(None))
+    }
+
+    fn probe(&mut self, segments: &BTreeMap<Ipv6Addr, PeerIndex>) -> Vec<(Ipv6Addr, bool)> {
+        let sent = std::mem::take(&mut self.probes);
+        // One that could not be sent is not answered either.
+        let answered =
+            |probe: &Option<SegmentProbe>| probe.as_ref().is_some_and(|it| it.is_answered());
+        let outcome = |sid: &Ipv6Addr| Some((*sid, answered(sent.get(sid)?)));
+        let outcomes = segments.keys().filter_map(outcome).collect();
+        for (sid, peer) in segments {
+            let own = self.plan.peers.get(peer).and_then(|peer| peer.own);
+            let probe = own.map(|own| SegmentProbe::send(own, *sid));
+            if let Some(Err(error)) = &probe {
+                tracing::debug!(%sid, %error, "no probe");
+            }
+            self.probes.insert(*sid, probe.and_then(Result::ok));
+        }
+        outcomes
+    }
+
+    fn installed(&self) -> Option<(KernelStatus, Vec<Option<PeerInKernel>>)> {
+        Some(kernel_view::installed(&self.plan, &self.reconciler))
+    }
+
+    fn installed_routes(&self, asked: IpNet) -> Option<(KernelRoute, Vec<Option<KernelRoute>>)> {
+        let state = self.reconciler.wanted();
+        Some(kernel_view::routes(&self.plan, state, asked))
     }
 
     fn poll_decision(&mut self) -> Option<Compared> {

@@ -51,6 +51,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        alarms::{AlarmStatus, Cause},
         stats::{ComparisonStats, EgressPeerStats, EgressStats},
         status::{ComparisonStatus, PeerStatus},
     };
@@ -60,9 +61,13 @@ mod tests {
             name: "transit-a".to_owned(),
             rt: "65000:10".to_owned(),
             sid: None,
+            segments: Vec::new(),
             address: None,
             stats: Stats(EgressPeerStats {
                 routes: 7,
+                kernel_routes: Some(6),
+                closed: Some(true),
+                segment: Some(false),
                 subflows: Some(3),
                 draining_routes: Some(0),
             }),
@@ -78,8 +83,16 @@ mod tests {
                 destinations: 1,
                 unknown_connections: 5,
                 refused: 2,
+                raised_alarms: 1,
+                earlier_routes: 0,
             }),
             config_rejected: None,
+            alarms: vec![AlarmStatus {
+                cause: Cause::ForwardingOff,
+                subject: "host".to_owned(),
+                text: "this host forwards nothing".to_owned(),
+                for_seconds: 7,
+            }],
             neighbours: Vec::new(),
             peers: vec![peer],
             comparison: None,
@@ -101,7 +114,10 @@ mod tests {
             &page,
             &[
                 r#"keiro_egress_peer_routes{peer="transit-a"} 7.0"#,
+                r#"keiro_egress_peer_kernel_routes{peer="transit-a"} 6.0"#,
+                r#"keiro_egress_peer_closed{peer="transit-a"} 1.0"#,
                 r#"keiro_egress_peer_subflows{peer="transit-a"} 3.0"#,
+                "keiro_egress_raised_alarms 1.0",
                 "keiro_egress_destinations 1.0",
                 "keiro_egress_refused_total 2",
                 "keiro_egress_unknown_connections_total 5",

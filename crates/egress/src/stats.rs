@@ -7,6 +7,8 @@ keiro_stats::stats! {
         gauge destinations: count, "Destinations in the RIB";
         counter unknown_connections: connections, "BGP connections from addresses that belong to no neighbour";
         counter refused: count, "Changes of forwarding that failed";
+        gauge raised_alarms: alarms, "Alarms that are raised";
+        gauge earlier_routes: routes, "Routes of an earlier run in the kernel that no neighbour has announced to this one";
     }
 
     /// One BGP neighbour.
@@ -14,8 +16,12 @@ keiro_stats::stats! {
         gauge up: flag, "The session is established";
         gauge advertised: count, "Destinations advertised";
         gauge not_advertised: count, "Destinations that should be advertised and do not fit into a message, or the neighbour lacks a capability for";
+        gauge stale_routes: routes, "Of its routes, those of its earlier session that it has not announced again";
+        counter updates: updates, "UPDATEs received";
         gauge draining: flag, "Its routes are the last choice, by `drain` or `keiro egress drain`";
         counter times_up: count, "Times that the session came up";
+        counter times_down: count, "Times that the established session ended";
+        gauge since_down: [seconds], "Time since the session last ended; absent if it never did";
         counter malformed_updates: updates, "Malformed UPDATEs whose routes were treated as withdrawn";
         counter discarded_attributes: count, "Malformed attributes that were discarded, while their routes stayed";
         gauge bfd_up: [flag], "The BFD session is up; absent without BFD";
@@ -25,6 +31,9 @@ keiro_stats::stats! {
     /// One egress peer.
     pub struct EgressPeerStats: "egress_peer" ["peer"] {
         gauge routes: routes, "Routes in its table, as desired";
+        gauge kernel_routes: [routes], "Routes in its table in the kernel; absent with --dry-run";
+        gauge closed: [flag], "The table's last route is unreachable, so that nothing else is sent by the peer; absent with --dry-run";
+        gauge segment: [flag], "It has a segment";
         gauge subflows: [subflows], "MPTCP subflows on its EPE address; absent where Keiro does not manage them";
         gauge draining_routes: [routes], "Routes that new connections avoid and others leave, since the peer is drained (RFC 8326); absent on a border router";
     }

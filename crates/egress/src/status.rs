@@ -17,6 +17,7 @@ use keiro_bgp::{
 use keiro_stats_export::Stats;
 use serde::{Deserialize, Serialize};
 
+use crate::alarms::{AlarmStatus, Cause};
 use crate::stats::{ComparisonStats, EgressPeerStats, EgressStats, NeighbourStats};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,12 +33,15 @@ pub struct Status {
     pub bfd_discarded: Option<BTreeMap<String, u64>>,
     /// Why the last new configuration was rejected; `None`: it was not.
     pub config_rejected: Option<String>,
+    /// What is wrong now.
+    #[serde(default)]
+    pub alarms: Vec<AlarmStatus>,
     /// Egress peers come first.
     pub neighbours: Vec<NeighbourStatus>,
     pub peers: Vec<PeerStatus>,
     /// The comparison of multipath with single path; `None`: it is off.
     pub comparison: Option<ComparisonStatus>,
-    /// The kernel's state, just read; `None`: with `--dry-run`.
+    /// The kernel's state, as far as the daemon knows, or just read; `None`: with `--dry-run`.
     pub kernel: Option<KernelStatus>,
 }
 
@@ -103,10 +107,22 @@ pub enum DaemonEvent {
         peer: String,
         draining: bool,
     },
-    /// A change of forwarding failed.
+    /// Changes of forwarding failed, for a reason that is new.
     Refused {
-        /// The change, and why it failed.
+        /// The first change, the number of others, and why they failed.
         reason: String,
+    },
+    /// Something has been wrong for a while.
+    AlarmRaised {
+        cause: Cause,
+        subject: String,
+        text: String,
+    },
+    /// It is not wrong any more.
+    AlarmCleared {
+        cause: Cause,
+        subject: String,
+        lasted_seconds: u64,
     },
 }
 
@@ -226,6 +242,9 @@ pub struct KernelStatus {
     pub segments: usize,
     /// Interfaces on which packets to the locator are dropped, on a border router.
     pub guarded: Vec<String>,
+    /// The daemon knows of a difference from the desired state, which it is removing.
+    #[serde(default)]
+    pub differs: bool,
     /// Why the kernel could not be read; `None`: it was.
     pub error: Option<String>,
 }
@@ -257,6 +276,9 @@ pub struct NeighbourStatus {
     pub up_seconds: Option<u64>,
     /// Accepted routes, by family.
     pub routes: BTreeMap<String, usize>,
+    /// Time until stale routes are removed at the latest; `None`: there are none.
+    #[serde(default)]
+    pub stale_seconds: Option<u64>,
     #[serde(flatten)]
     pub stats: Stats<NeighbourStats>,
     /// Why the session was last down; `None`: it never was.
@@ -288,15 +310,35 @@ pub struct BfdStatus {
 pub struct PeerStatus {
     pub name: String,
     pub rt: String,
-    /// Its segment, on the border router that serves it; `None`: there is none, or this is not that
-    /// router.
+    /// Its segment; on a server, the one of most routes. `None`: there is none.
     pub sid: Option<Ipv6Addr>,
+    /// All segments in use; a server may have several border routers for a peer.
+    #[serde(default)]
+    pub segments: Vec<SegmentStatus>,
     /// The address whose connections leave by it, on a server.
     pub address: Option<Ipv6Addr>,
     #[serde(flatten)]
     pub stats: Stats<EgressPeerStats>,
     /// The kernel's state; `None`: with `--dry-run`, or it could not be read.
     pub kernel: Option<PeerInKernel>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentStatus {
+    pub sid: Ipv6Addr,
+    pub routes: usize,
+    /// Whether probes through it are answered, on a server; `None`: none ever was.
+    #[serde(default)]
+    pub answers: Option<bool>,
+}
+
+impl PeerStatus {
+    /// Sets what the kernel has.
+    pub(crate) fn set_kernel(&mut self, kernel: Option<PeerInKernel>) {
+        self.stats.0.kernel_routes = kernel.as_ref().map(|it| it.routes as u64);
+        self.stats.0.closed = kernel.as_ref().map(|it| it.closed);
+        self.kernel = kernel;
+    }
 }
 
 /// What a daemon knows about a prefix.
@@ -338,8 +380,23 @@ pub struct PeerExplanation {
     pub via: Option<String>,
     /// The paths behind that route.
     pub paths: Vec<PathStatus>,
+    /// Why the table does not have what may have been announced; `None`: nothing was.
+    #[serde(default)]
+    pub unused: Option<UnusedReason>,
     /// The same in the kernel.
     pub kernel: Option<KernelRoute>,
+}
+
+/// Why announced routes are not in the table of an egress peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+pub enum UnusedReason {
+    /// Segments carry IPv6 only.
+    Ipv4,
+    /// Routes to this prefix were announced without a SID.
+    NoSegment { prefix: Ipv6Net },
+    /// Probes through the segment of the route to this prefix are not answered any more.
+    Silent { prefix: Ipv6Net, sid: Ipv6Addr },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

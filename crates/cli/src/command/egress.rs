@@ -15,6 +15,7 @@ use keiro_egress::{
     endpoint::Endpoint,
     forwarding::{Forwarding, Memory},
     kernel::{self, Kernel, KernelError},
+    looking_glass::{PAGE_MAX, RouteQuery},
     metrics,
 };
 use keiro_linux::{
@@ -71,12 +72,60 @@ pub(crate) fn egress(args: &args::Egress) -> Result<(), Failure> {
 }
 
 pub(super) fn show(args: &args::ShowEgress) -> Result<(), Failure> {
-    match ask(&args.socket, Request::Status)? {
+    let request = match args.verify {
+        true => Request::VerifiedStatus,
+        false => Request::Status,
+    };
+    match ask(&args.socket, request)? {
         Answer::Status(status) if args.json => output::json(&status),
         Answer::Status(status) if args.metrics => output::text(metrics::render(&status)),
         Answer::Status(status) => output::text(text::status(&status)),
         other => Err(unexpected(&other)),
     }
+}
+
+/// Prints received routes, page by page.
+pub(super) fn show_routes(args: &args::ShowRoute) -> Result<(), Failure> {
+    let mut query = RouteQuery {
+        prefix: args.prefix,
+        neighbour: args.neighbour.clone(),
+        distinguisher: args.rd.clone(),
+        target: args.rt.clone(),
+        community: args.community.clone(),
+        unused: args.unused,
+        limit: 0,
+        after: None,
+    };
+    let mut left = args.limit.get();
+    let mut shown = Vec::new();
+    loop {
+        query.limit = left.min(PAGE_MAX);
+        let request = Request::Routes(Box::new(query.clone()));
+        let page = match ask(&args.socket, request)? {
+            Answer::Routes(page) => page,
+            other => return Err(unexpected(&other)),
+        };
+        let routes = page.routes.into_iter().take(left);
+        let before = shown.len();
+        shown.extend(routes);
+        left -= shown.len() - before;
+        if args.json {
+            for route in shown.drain(..) {
+                output::json_line(&route)?;
+            }
+        }
+        query.after = page.next;
+        if left == 0 || query.after.is_none() {
+            break;
+        }
+    }
+    if !args.json {
+        output::text(text::routes(&shown))?;
+        if query.after.is_some() {
+            output::message!("keiro: there may be more; --limit shows them");
+        }
+    }
+    Ok(())
 }
 
 /// Prints events of a daemon, one per line, until it ends.
@@ -134,8 +183,13 @@ fn socket_of(given: &args::Socket) -> &Path {
 }
 
 /// What one of the daemons knows of a prefix.
-pub(super) fn explain(prefix: IpNet, query: &args::Query) -> Result<(), Failure> {
-    let answer = ask(socket_of(&query.socket), Request::Explain(prefix)).map_err(|failure| {
+pub(super) fn explain(prefix: IpNet, args: &args::Explain) -> Result<(), Failure> {
+    let query = &args.query;
+    let request = match args.verify {
+        true => Request::VerifiedExplain(prefix),
+        false => Request::Explain(prefix),
+    };
+    let answer = ask(socket_of(&query.socket), request).map_err(|failure| {
         failure.hint(
             "prefixes are explained by the egress suite's daemons; a gateway explains applications, \
              which `keiro show app` lists",

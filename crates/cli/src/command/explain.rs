@@ -13,7 +13,13 @@ use crate::{args, failure::Failure};
 
 pub(super) fn explain(args: &args::Explain) -> Result<(), Failure> {
     if let Some(prefix) = prefix(&args.app) {
-        return super::egress::explain(prefix, &args.query);
+        return super::egress::explain(prefix, args);
+    }
+    if args.verify {
+        return Err(Failure::usage(
+            "--verify is for a prefix or an address",
+            "leave it out for an application",
+        ));
     }
     // No application is called so.
     if args.app.contains(['/', ':']) {

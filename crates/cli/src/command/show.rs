@@ -57,6 +57,7 @@ pub(super) fn show_one(args: &args::Show) -> Result<(), Failure> {
         args::Show::Peer(one) | args::Show::Tenant(one) | args::Show::Client(one) => one,
         args::Show::Network(all) => return network::show_network(&all.query),
         args::Show::Egress(args) => return super::egress::show(args),
+        args::Show::Route(args) => return super::egress::show_routes(args),
     };
     let (name, query) = (one.name.clone(), &one.query);
     let single = name.is_some();
@@ -65,10 +66,11 @@ pub(super) fn show_one(args: &args::Show) -> Result<(), Failure> {
         args::Show::App(_) => Request::ShowApp { name },
         args::Show::Peer(_) => Request::ShowPeer { name },
         args::Show::Client(_) => Request::ShowMessageClient { name },
-        // The other two have returned above.
-        args::Show::Tenant(_) | args::Show::Network(_) | args::Show::Egress(_) => {
-            Request::ShowTenant { name }
-        }
+        // The others have returned above.
+        args::Show::Tenant(_)
+        | args::Show::Network(_)
+        | args::Show::Egress(_)
+        | args::Show::Route(_) => Request::ShowTenant { name },
     };
     match ask(&query.socket, &request)? {
         Response::Paths { paths } => show(query, &paths, |paths| match single {

@@ -102,6 +102,8 @@ struct Egress {
     #[serde(default)]
     mptcp: Mptcp,
     helper_ports: Option<Spanned<BTreeSet<u16>>>,
+    /// `"0s"`: no probes.
+    probe_interval: Option<Spanned<Text<Duration>>>,
 }
 
 #[derive(Deserialize)]
@@ -283,6 +285,7 @@ fn endpoint_config(file: EndpointFile, report: &mut Report<'_>) -> Option<Endpoi
     let nexthop_ids = report.keep(nexthop_ids(it.nexthop_ids.as_ref(), EGRESS_NEXTHOPS));
     let priority = rule_priority(it.rule_priority.as_ref(), EGRESS_PRIORITY);
     let rule_priority = report.keep(priority);
+    let probe_interval = report.keep(values::probe_interval(it.probe_interval.as_ref()));
     let helper_ports = report.keep(helper_ports(it.helper_ports.as_ref(), it.mptcp));
     let mut used = UsedValues::default();
     let mut reflectors = Vec::new();
@@ -322,6 +325,7 @@ fn endpoint_config(file: EndpointFile, report: &mut Report<'_>) -> Option<Endpoi
         comparison: settings?,
         evidence_file: comparison.and_then(|entry| entry.evidence_file.clone()),
         helper_ports: helper_ports?,
+        probe_interval: probe_interval?,
         classes,
         mptcp: it.mptcp,
         interface: interface?,

@@ -178,6 +178,31 @@ pub(super) fn restart_time(
     Err(LocatedError::new(time.span(), message))
 }
 
+/// `None`: no probes.
+pub(super) fn probe_interval(
+    said: Option<&Spanned<Text<Duration>>>,
+) -> Result<Option<Duration>, LocatedError> {
+    let Some(said) = said else {
+        return Ok(Some(PROBE_INTERVAL));
+    };
+    match said.get_ref().0 {
+        Duration::ZERO => Ok(None),
+        time if PROBE_INTERVALS.contains(&time) => Ok(Some(time)),
+        _ => {
+            let message =
+                "probe_interval: write \"0s\" (no probes) or \"250ms\" to \"60s\"; routers answer \
+                           about once a second"
+                    .to_owned();
+            Err(LocatedError::new(said.span(), message))
+        }
+    }
+}
+
+/// Routers limit ICMPv6 errors to about one per second and destination by default (Linux
+/// `net.ipv6.icmp.ratelimit`). Ours.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+const PROBE_INTERVALS: RangeInclusive<Duration> =
+    Duration::from_millis(250)..=Duration::from_secs(60);
 /// Leaves 16 bits for a function.
 const LOCATOR_BITS_MAX: u8 = 112;
 /// Packets from peers to the locator are dropped: a shorter one would drop too much. Ours.

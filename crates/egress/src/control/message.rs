@@ -3,15 +3,24 @@
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::status::{DrainStatus, Explanation, Reloaded, Status};
+use crate::{
+    looking_glass::{RouteQuery, RoutesPage},
+    status::{DrainStatus, Explanation, Reloaded, Status},
+};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// The status of the daemon.
+    /// The status of the daemon. Its kernel state is what the daemon has put there.
     Status,
-    /// What is known about a prefix.
+    /// What is known about a prefix. Kernel routes are those that the daemon has put there.
     Explain(IpNet),
+    /// As `Status`, with the kernel's state read for it, which takes seconds with full tables.
+    VerifiedStatus,
+    /// As `Explain`, with the kernel's routes read for it, which takes seconds with full tables.
+    VerifiedExplain(IpNet),
+    /// A page of received routes.
+    Routes(Box<RouteQuery>),
     /// Events from now on. The answer is [`Answer::Monitoring`], then a [`TimedEvent`] per line
     /// until either side closes the connection.
     Monitor,
@@ -26,6 +35,7 @@ pub enum Request {
 pub enum Answer {
     Status(Box<Status>),
     Explanation(Box<Explanation>),
+    Routes(RoutesPage),
     Monitoring,
     /// The new configuration is in force.
     Reloaded(Box<Reloaded>),

@@ -195,6 +195,8 @@ impl<R: Role> Daemon<R> {
         let before = self.policies(&fates);
         let forwarding = &mut *self.forwarding;
         let (inputs, mut errors) = self.role.adopt(config, &ids, &self.speaker, forwarding);
+        let own = self.role.own_distinguishers();
+        self.speaker.watch_distinguishers(own);
         for ((neighbour, fate), id) in new.into_iter().zip(&fates).zip(&ids) {
             self.put(neighbour, *fate, *id, &before, &mut reloaded);
         }

@@ -14,6 +14,7 @@ use super::{Daemon, PeerState, Role, now, session_bfd};
 use crate::{
     control::{Answer, ControlSocket, Reply, Request},
     forwarding::ForwardingError,
+    looking_glass::{self, Received, RouteQuery, RoutesPage},
     stats::{EgressStats, NeighbourStats},
     status::{
         Compared, DaemonEvent, Explanation, NeighbourStatus, NotAdvertised, PathStatus, Status,
@@ -23,8 +24,6 @@ use crate::{
 
 /// Queued events per monitor. Ours.
 const MONITOR_QUEUE_MAX: usize = 1024;
-/// Errors of one turn that are logged one by one. Ours.
-const ERRORS_LOGGED: usize = 10;
 
 impl<R: Role> Daemon<R> {
     /// Sends an event to all monitors; a monitor whose queue is full is disconnected.
@@ -85,16 +84,12 @@ impl<R: Role> Daemon<R> {
     }
 
     pub(crate) fn report_errors(&mut self, errors: &[ForwardingError]) {
+        if errors.is_empty() {
+            return;
+        }
         self.stats.refused += errors.len() as u64;
-        for error in errors.iter().take(ERRORS_LOGGED) {
-            tracing::error!(%error, "not forwarded as wanted");
-        }
-        if errors.len() > ERRORS_LOGGED {
-            let more = errors.len() - ERRORS_LOGGED;
-            tracing::error!("and {more} more not forwarded as wanted");
-        }
-        for error in errors.iter().take(ERRORS_LOGGED) {
-            let reason = error.to_string();
+        for reason in self.health.note_refusals(errors) {
+            tracing::error!("not forwarded as wanted: {reason}");
             self.notify_monitors(&DaemonEvent::Refused { reason });
         }
     }
@@ -102,9 +97,22 @@ impl<R: Role> Daemon<R> {
     /// Answers pending requests of the control socket.
     pub(super) fn answer(&mut self) {
         while let Some(asked) = self.control.as_ref().and_then(ControlSocket::take) {
+            let mut view = None;
             let answer = match asked.request {
                 Request::Status => Answer::Status(Box::new(self.status())),
                 Request::Explain(prefix) => Answer::Explanation(Box::new(self.explain(prefix))),
+                Request::VerifiedStatus => {
+                    view = self.forwarding.view();
+                    Answer::Status(Box::new(self.status()))
+                }
+                Request::VerifiedExplain(prefix) => {
+                    view = self.forwarding.view();
+                    Answer::Explanation(Box::new(self.explain(prefix)))
+                }
+                Request::Routes(query) => match self.list_routes(&query) {
+                    Ok(page) => Answer::Routes(page),
+                    Err(reason) => Answer::Refused(reason),
+                },
                 Request::Monitor => {
                     self.monitor(&asked.reply);
                     continue;
@@ -122,7 +130,7 @@ impl<R: Role> Daemon<R> {
                     continue;
                 }
             };
-            let reply = Reply::Answer(answer, self.forwarding.view());
+            let reply = Reply::Answer(answer, view);
             // The client may have disconnected.
             let _ = asked.reply.send(reply);
         }
@@ -138,11 +146,25 @@ impl<R: Role> Daemon<R> {
         }
     }
 
-    fn explain(&self, asked: IpNet) -> Explanation {
+    /// By number; empty: the neighbour was removed.
+    fn names(&self) -> Vec<&str> {
         let names = self.neighbours.iter().map(|one| one.as_ref());
-        let names: Vec<&str> = names
+        names
             .map(|one| one.map_or("", |one| one.name.as_str()))
-            .collect();
+            .collect()
+    }
+
+    fn list_routes(&self, query: &RouteQuery) -> Result<RoutesPage, String> {
+        let received = Received {
+            speaker: &self.speaker,
+            names: &self.names(),
+            usage: &|destination, path| self.role.usage(&self.speaker, destination, path),
+        };
+        looking_glass::page(&received, query)
+    }
+
+    fn explain(&self, asked: IpNet) -> Explanation {
+        let names = self.names();
         let rib = self.speaker.rib();
         let known = |prefix: &IpNet| !rib.paths(&Destination::unicast(*prefix)).is_empty();
         let prefix = covering(asked).find(known);
@@ -151,12 +173,18 @@ impl<R: Role> Daemon<R> {
             let of = prefix.unwrap_or(asked);
             PathStatus::of(&self.speaker, &names, of, &paths[0], path)
         });
+        let installed = self.forwarding.installed_routes(asked);
+        let (kernel, of_peers) = installed.unzip();
+        let mut peers = self.role.explain(&self.speaker, asked, &names);
+        for (peer, route) in peers.iter_mut().zip(of_peers.into_iter().flatten()) {
+            peer.kernel = route;
+        }
         Explanation {
             asked,
             prefix,
             paths: shown.collect(),
-            kernel: None,
-            peers: self.role.explain(&self.speaker, asked, &names),
+            kernel,
+            peers,
             not_advertised: self.not_advertised(prefix.unwrap_or(asked)),
             compared: self.forwarding.compared(asked),
         }
@@ -203,8 +231,13 @@ impl<R: Role> Daemon<R> {
                 state: word(status.state).to_owned(),
                 up_seconds: status.up_since.map(|since| (now - since).as_secs()),
                 routes: routes.map(|(family, n)| (family.to_string(), *n)).collect(),
+                stale_seconds: status.stale_until.map(|until| (until - now).as_secs()),
                 stats: Stats(NeighbourStats {
                     up: status.state == State::Established,
+                    stale_routes: status.stale as u64,
+                    updates: status.updates,
+                    times_down: status.times_down,
+                    since_down: status.last_down.map(|last| now - last),
                     advertised: status.advertised as u64,
                     not_advertised: status.not_advertised as u64,
                     draining: self.is_drained(id),
@@ -221,7 +254,13 @@ impl<R: Role> Daemon<R> {
         let mut peers = self.role.peers(&self.speaker);
         for (at, peer) in self.role.indices().into_iter().zip(&mut peers) {
             peer.stats.0.subflows = self.forwarding.subflows(at).map(|count| count as u64);
+            peer.stats.0.segment = Some(peer.sid.is_some());
         }
+        let (kernel, of_peers) = self.forwarding.installed().unzip();
+        for (peer, state) in peers.iter_mut().zip(of_peers.into_iter().flatten()) {
+            peer.set_kernel(state);
+        }
+        let alarms = self.health.raised();
         Status {
             role: self.role.name().to_owned(),
             asn: self.config.asn,
@@ -230,8 +269,11 @@ impl<R: Role> Daemon<R> {
             stats: Stats(EgressStats {
                 destinations: self.speaker.rib().len() as u64,
                 unknown_connections: self.connections.unknown_connections,
+                raised_alarms: alarms.len() as u64,
+                earlier_routes: self.forwarding.earlier_routes() as u64,
                 ..self.stats
             }),
+            alarms,
             bfd_discarded: bfd.as_ref().map(|all| {
                 let by_reason = all.discards.by_reason().into_iter();
                 by_reason
@@ -242,7 +284,7 @@ impl<R: Role> Daemon<R> {
             neighbours: neighbours.collect(),
             peers,
             comparison: self.forwarding.comparison(),
-            kernel: None,
+            kernel,
         }
     }
 }

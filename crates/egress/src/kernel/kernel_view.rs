@@ -1,14 +1,14 @@
-//! Reads the kernel's state of a daemon outside its event loop.
+//! The kernel's state for the control socket: what the daemon has put there, from its own records, or
+//! what is there, read outside its event loop.
 //!
-//! Reading lists every route of the namespace, so each request does it in its own thread. Threads
-//! inherit the daemon's namespace.
+//! Reading lists every route of the namespace, so a request for it is handled in a thread of its own.
+//! Threads inherit the daemon's namespace.
 
-use std::net::IpAddr;
+use std::{collections::BTreeSet, net::IpAddr};
 
 use ipnet::IpNet;
 use keiro_linux::{
-    epe::{EpeError, Reconciler, State},
-    interface,
+    epe::{EpeError, Reconciler, State, Table},
     nexthop::Nexthop,
 };
 
@@ -30,48 +30,90 @@ impl KernelView {
         match answer {
             Answer::Status(status) => {
                 status.kernel = Some(of_all(&state));
-                let vrfs = vrf::present(&vrf::of(self.plan.peers.values()));
-                let vrfs = vrfs.unwrap_or_default();
-                for (peer, shown) in self.plan.peers.values().zip(&mut status.peers) {
-                    shown.kernel = state.as_ref().ok().map(|state| PeerInKernel {
-                        vrf: peer.vrf.map(|vrf| vrfs.contains(&vrf)),
-                        ..of_peer(state, peer)
-                    });
+                let of_peers = match &state {
+                    Ok(state) => of_peers(&self.plan, state),
+                    Err(_) => vec![None; self.plan.peers.len()],
+                };
+                for (shown, state) in status.peers.iter_mut().zip(of_peers) {
+                    shown.set_kernel(state);
                 }
             }
             Answer::Explanation(explanation) => {
                 let Ok(state) = &state else {
                     return;
                 };
-                let asked = explanation.asked;
-                explanation.kernel = Some(route(state, MAIN, asked));
-                for (peer, shown) in self.plan.peers.values().zip(&mut explanation.peers) {
-                    let table = peer.direct.is_none().then_some(peer.table);
-                    shown.kernel = table.map(|table| route(state, table, asked));
+                let (main, of_peers) = routes(&self.plan, state, explanation.asked);
+                explanation.kernel = Some(main);
+                for (shown, route) in explanation.peers.iter_mut().zip(of_peers) {
+                    shown.kernel = route;
                 }
             }
-            Answer::Monitoring | Answer::Reloaded(_) | Answer::Drain(_) | Answer::Refused(_) => {}
+            Answer::Routes(_)
+            | Answer::Monitoring
+            | Answer::Reloaded(_)
+            | Answer::Drain(_)
+            | Answer::Refused(_) => {}
         }
     }
 }
 
+/// What a daemon has put into the kernel.
+pub(super) fn installed(
+    plan: &Plan,
+    reconciler: &Reconciler,
+) -> (KernelStatus, Vec<Option<PeerInKernel>>) {
+    let state = reconciler.wanted();
+    let status = KernelStatus {
+        differs: !reconciler.in_step(),
+        ..of_state(state)
+    };
+    (status, of_peers(plan, state))
+}
+
+/// The routes for a prefix, of the main table and of each peer's table.
+pub(super) fn routes(
+    plan: &Plan,
+    state: &State,
+    asked: IpNet,
+) -> (KernelRoute, Vec<Option<KernelRoute>>) {
+    let of_peers = plan.peers.values().map(|peer| {
+        // Tables of peers have IPv6 only, and an End.DX6 segment has no table.
+        let has = peer.direct.is_none() && matches!(asked, IpNet::V6(_));
+        has.then(|| route(state, peer.table, asked))
+    });
+    (route(state, MAIN, asked), of_peers.collect())
+}
+
+fn of_peers(plan: &Plan, state: &State) -> Vec<Option<PeerInKernel>> {
+    let vrfs = vrf::present(&vrf::of(plan.peers.values()));
+    let vrfs = vrfs.unwrap_or_default();
+    let of = |peer: &Peer| PeerInKernel {
+        vrf: peer.vrf.map(|vrf| vrfs.contains(&vrf)),
+        ..of_peer(state, peer)
+    };
+    plan.peers.values().map(|peer| Some(of(peer))).collect()
+}
+
 fn of_all(state: &Result<State, EpeError>) -> KernelStatus {
     match state {
-        Ok(state) => KernelStatus {
-            main_routes: state.tables.get(&MAIN).map_or(0, |main| main.routes.len()),
-            nexthops: state.nexthops.len(),
-            segments: state.sids.len(),
-            guarded: state
-                .drops
-                .iter()
-                .map(|rule| rule.interface.to_string())
-                .collect(),
-            error: None,
-        },
+        Ok(state) => of_state(state),
         Err(error) => KernelStatus {
             error: Some(error.to_string()),
             ..KernelStatus::default()
         },
+    }
+}
+
+fn of_state(state: &State) -> KernelStatus {
+    let main = state.tables.get(&MAIN);
+    let guarded = state.drops.iter();
+    KernelStatus {
+        main_routes: main.map_or(0, |main| main.routes.len()),
+        nexthops: state.nexthops.len(),
+        segments: state.sids.len(),
+        guarded: guarded.map(|rule| rule.interface.to_string()).collect(),
+        differs: false,
+        error: None,
     }
 }
 
@@ -82,7 +124,7 @@ fn of_peer(state: &State, peer: &Peer) -> PeerInKernel {
     PeerInKernel {
         table: peer.direct.is_none().then_some(peer.table),
         closed: table.is_some_and(|table| table.closed),
-        routes: table.map_or(0, |table| table.routes.len()),
+        routes: table.map_or(0, |table| table.routes.len() - for_probes(state, table)),
         entered: match own {
             Some(own) => {
                 let mut rules = state.rules.iter();
@@ -98,6 +140,19 @@ fn of_peer(state: &State, peer: &Peer) -> PeerInKernel {
     }
 }
 
+/// The routes to segments by themselves, which are for probes.
+fn for_probes(state: &State, table: &Table) -> usize {
+    let segments = state.nexthops.values().filter_map(|nexthop| match nexthop {
+        Nexthop::Segment { sid, .. } => Some(IpNet::V6((*sid).into())),
+        Nexthop::Gateway { .. } => None,
+    });
+    let segments: BTreeSet<IpNet> = segments.collect();
+    let in_table = segments
+        .iter()
+        .filter(|sid| table.routes.contains_key(*sid));
+    in_table.count()
+}
+
 fn route(state: &State, number: u32, asked: IpNet) -> KernelRoute {
     let table = state.tables.get(&number);
     let find = |prefix| Some((prefix, *table?.routes.get(&prefix)?));
@@ -106,20 +161,7 @@ fn route(state: &State, number: u32, asked: IpNet) -> KernelRoute {
     KernelRoute {
         table: number,
         prefix: found.map(|(prefix, _)| prefix),
-        by: by.map(named),
+        by: by.map(ToString::to_string),
         closed: table.is_some_and(|table| table.closed),
-    }
-}
-
-/// Formats a next hop with the name of its interface, if that still exists.
-fn named(nexthop: &Nexthop) -> String {
-    let text = nexthop.to_string();
-    let named = |number| Some((number, interface::name(number)?));
-    let Some((number, name)) = nexthop.interface().and_then(named) else {
-        return text;
-    };
-    match text.strip_suffix(&number.to_string()) {
-        Some(before) => format!("{before}{name}"),
-        None => text,
     }
 }

@@ -91,6 +91,23 @@ impl Plan {
         kept
     }
 
+    /// The egress peer whose table a change concerns; `None`: it is of no one peer.
+    pub(super) fn whose(&self, change: &Change) -> Option<&str> {
+        let table = match change {
+            Change::SetRoute(key, _) | Change::RemoveRoute(key) => key.table,
+            Change::CloseTable(table) | Change::OpenTable(table) => *table,
+            Change::SetSid(sid) => match sid.behaviour() {
+                Behaviour::EndDt6 { table } => table,
+                Behaviour::EndDx6 { .. } => return None,
+            },
+            Change::SetRule(rule) | Change::RemoveRule(rule) => rule.table,
+            _ => return None,
+        };
+        let mut peers = self.peers.values();
+        let peer = peers.find(|peer| peer.table == table)?;
+        Some(&peer.name)
+    }
+
     /// Rules that drop packets from egress peers to segments, for the current interfaces. An
     /// interface with a reflector behind it gets none, since servers may be behind it too.
     pub(super) fn drops(

@@ -1,5 +1,6 @@
 //! Both daemons with the kernel, in network namespaces. Without root the tests are left out, and say so.
 
+mod alarms;
 mod alone;
 mod blackhole;
 mod comparison;

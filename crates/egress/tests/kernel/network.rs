@@ -9,6 +9,7 @@
 #![allow(dead_code, reason = "every binary uses its own part")]
 
 use std::{
+    collections::BTreeMap,
     fs, io,
     net::{IpAddr, Ipv6Addr, UdpSocket},
     os::fd::BorrowedFd,
@@ -37,7 +38,8 @@ use keiro_egress::{
     },
     kernel::{Kernel, KernelView},
     status::{
-        Compared, ComparisonStatus, Explanation, PeerExplanation, PeerStatus, PrefixStatus, Status,
+        Compared, ComparisonStatus, Explanation, KernelRoute, KernelStatus, PeerExplanation,
+        PeerInKernel, PeerStatus, PrefixStatus, Status,
     },
 };
 use keiro_lab::{Host, Lab, Topology};
@@ -613,6 +615,8 @@ impl Forwarding for Noting {
         let done = Instant::now();
         let of_peers = changes.iter().filter_map(|change| match change.table {
             Table::Main => None,
+            // Routes for probes lead to segments.
+            Table::Peer(_) if change.destination.prefix_len() == 128 => None,
             Table::Peer(peer) => Some(Noted {
                 peer: peer.0,
                 destination: change.destination,
@@ -670,6 +674,34 @@ impl Forwarding for Noting {
 
     fn view(&self) -> Option<KernelView> {
         self.inner.view()
+    }
+
+    fn in_step(&self) -> bool {
+        self.inner.in_step()
+    }
+
+    fn earlier_routes(&self) -> usize {
+        self.inner.earlier_routes()
+    }
+
+    fn forwards(&self) -> Option<bool> {
+        self.inner.forwards()
+    }
+
+    fn leads_to(&mut self, address: IpAddr) -> bool {
+        self.inner.leads_to(address)
+    }
+
+    fn probe(&mut self, segments: &BTreeMap<Ipv6Addr, PeerIndex>) -> Vec<(Ipv6Addr, bool)> {
+        self.inner.probe(segments)
+    }
+
+    fn installed(&self) -> Option<(KernelStatus, Vec<Option<PeerInKernel>>)> {
+        self.inner.installed()
+    }
+
+    fn installed_routes(&self, asked: IpNet) -> Option<(KernelRoute, Vec<Option<KernelRoute>>)> {
+        self.inner.installed_routes(asked)
     }
 
     fn watched(&self) -> Vec<BorrowedFd<'_>> {

@@ -19,16 +19,16 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use crate::network::{CLIENTS, ControlSocket, Network, OWN, PATIENCE, SERVER, client, wait_until};
 
 /// Where the reflector is.
-const ADDRESS: &str = "fd00:1::3";
+pub(crate) const ADDRESS: &str = "fd00:1::3";
 /// The segments of the egress peers.
-const SIDS: [&str; 2] = ["fd00:51d:0:a::", "fd00:51d:0:b::"];
+pub(crate) const SIDS: [&str; 2] = ["fd00:51d:0:a::", "fd00:51d:0:b::"];
 
 /// A reflector's connection to the server; dropping it is how it dies.
-struct Reflector(TcpStream);
+pub(crate) struct Reflector(TcpStream);
 
 impl Reflector {
     /// Connects to the server; `restarted`: and has kept what it forwards.
-    fn connect(network: &Network, restarted: bool, restart: Duration) -> Self {
+    pub(crate) fn connect(network: &Network, restarted: bool, restart: Duration) -> Self {
         let connect = || {
             let at = |address: &str, port: u16| -> SockAddr {
                 SocketAddr::from((address.parse::<Ipv6Addr>().unwrap(), port)).into()
@@ -93,7 +93,16 @@ impl Reflector {
     }
 
     /// A VPN route of an egress peer's, by a segment.
-    fn announce(&mut self, peer: usize, prefix: &str, sid: &str) {
+    pub(crate) fn announce(&mut self, peer: usize, prefix: &str, sid: &str) {
+        // RFC 9252 §2, 3.1: an L3 service with one SID, End.DT6, without structure.
+        let mut service = vec![5, 0, 25, 0, 1, 0, 21, 0];
+        service.extend(sid.parse::<Ipv6Addr>().unwrap().octets());
+        service.extend([0, 0, 18, 0]);
+        self.announce_with(peer, prefix, &attribute(0xc0, 40, &service));
+    }
+
+    /// The same with another attribute than the segment.
+    pub(crate) fn announce_with(&mut self, peer: usize, prefix: &str, more: &[u8]) {
         let number = 10 + peer as u64;
         let rd: RouteDistinguisher = format!("65000:{number}").parse().unwrap();
         let net: ipnet::Ipv6Net = prefix.parse().unwrap();
@@ -106,22 +115,18 @@ impl Reflector {
         reach.extend(rd.0.to_be_bytes());
         reach.extend(&net.addr().octets()[..octets]);
         let target = 0x0002_0000_0000_0000 | 65000 << 32 | number;
-        // RFC 9252 §2, 3.1: an L3 service with one SID, End.DT6, without structure.
-        let mut service = vec![5, 0, 25, 0, 1, 0, 21, 0];
-        service.extend(sid.parse::<Ipv6Addr>().unwrap().octets());
-        service.extend([0, 0, 18, 0]);
         let attributes = [
             attribute(0x40, 1, &[0]),
             attribute(0x40, 2, &[&[2, 1][..], &65001_u32.to_be_bytes()].concat()),
             attribute(0x40, 5, &100_u32.to_be_bytes()),
             attribute(0x80, 14, &reach),
             attribute(0xc0, 16, &u64::to_be_bytes(target)),
-            attribute(0xc0, 40, &service),
+            more.to_vec(),
         ];
         self.update(&attributes.concat());
     }
 
-    fn end_of_rib(&mut self) {
+    pub(crate) fn end_of_rib(&mut self) {
         for safi in [1, 128] {
             self.update(&attribute(0x80, 15, &[0, 2, safi]));
         }

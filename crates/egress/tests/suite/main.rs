@@ -1,6 +1,7 @@
 //! Two transits, a border router and a server in one process, over loopback: real sockets, forwarding
 //! in memory.
 
+mod alarms;
 mod reload;
 
 use std::{

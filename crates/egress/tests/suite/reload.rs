@@ -465,7 +465,11 @@ fn a_servers_peers_come_and_go_with_the_routes_that_it_knows() {
         (reported.peers_added, reported.peers_removed),
         (vec!["transit-b".to_owned()], vec![])
     );
-    assert_eq!(reported_peers(), [peer_has("transit-b", 0, 2, None)]);
+    let segment_of_b = Some("2001:db8:a:1:200::");
+    assert_eq!(
+        reported_peers(),
+        [peer_has("transit-b", 0, 2, segment_of_b)]
+    );
     let contents = server.running.memory.contents();
     assert!(has(&contents, 0) && has(&contents, 1), "{contents:?}");
     assert_eq!(

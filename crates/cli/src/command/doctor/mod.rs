@@ -1,5 +1,6 @@
 //! `keiro doctor`: gathers facts, and prints what follows from them.
 
+mod egress;
 mod gather;
 mod machine;
 mod network;
@@ -31,6 +32,9 @@ struct Report<'a> {
 }
 
 pub(super) fn doctor(args: &args::Doctor) -> Outcome {
+    if let Some(kind) = egress::kind(&args.config) {
+        return egress::doctor(&args.config, kind, args.json);
+    }
     let Gathered { facts, not_checked } = gather(&args.config);
     let findings = diagnose(&facts);
     let written = match args.json {
@@ -66,6 +70,13 @@ pub(super) fn report(config: &Path) -> serde_json::Value {
 }
 
 fn text(facts: &Facts, findings: &[Finding], not_checked: &[String]) -> String {
+    if findings.is_empty() && not_checked.is_empty() {
+        return nothing_found(facts);
+    }
+    findings_text(findings)
+}
+
+fn findings_text(findings: &[Finding]) -> String {
     let mut text = String::new();
     for finding in findings {
         let Finding {
@@ -80,9 +91,6 @@ fn text(facts: &Facts, findings: &[Finding], not_checked: &[String]) -> String {
             printable(finding),
             printable(remedy)
         );
-    }
-    if findings.is_empty() && not_checked.is_empty() {
-        text = nothing_found(facts);
     }
     text
 }

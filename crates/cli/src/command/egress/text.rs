@@ -1,10 +1,12 @@
 //! Answers of the egress suite's daemons as text.
 
 use keiro_egress::{
+    alarms::AlarmStatus,
+    looking_glass::RouteStatus,
     stats::{EgressPeerStats, NeighbourStats},
     status::{
         ComparisonStatus, Explanation, GoodputComparison, KernelRoute, KernelStatus, PathStatus,
-        PeerInKernel, PeerStatus, PrefixMode, PrefixStatus, Reloaded, Status,
+        PeerInKernel, PeerStatus, PrefixMode, PrefixStatus, Reloaded, Status, UnusedReason,
     },
 };
 
@@ -21,16 +23,29 @@ pub(super) fn status(status: &Status) -> String {
     let comparison = status.comparison.as_ref().map(comparison);
     let comparison = comparison.unwrap_or_default();
     format!(
-        "{}, AS {}, {}: {}\n{}\n{rpki}{rejected}\n{}\n{}{}{comparison}",
+        "{}, AS {}, {}: {}\n{}\n{rpki}{rejected}{}\n{}\n{}{}{comparison}",
         status.role,
         status.asn,
         status.router_id,
         figures::list(&status.stats.0),
         kernel_line(status.kernel.as_ref()),
+        alarms(&status.alarms),
         neighbours(status),
         bfd(status),
         peers(&status.peers)
     )
+}
+
+/// A line for each, since their texts are sentences.
+fn alarms(alarms: &[AlarmStatus]) -> String {
+    let line = |alarm: &AlarmStatus| {
+        let (subject, seconds) = (&alarm.subject, alarm.for_seconds);
+        format!(
+            "ALARM {} {subject}, for {seconds} s: {}\n",
+            alarm.cause, alarm.text
+        )
+    };
+    alarms.iter().map(line).collect()
 }
 
 fn rpki_line(vrps: usize) -> String {
@@ -48,8 +63,12 @@ fn kernel_line(kernel: Option<&KernelStatus>) -> String {
         [] => String::new(),
         all => format!(", packets to segments are dropped on {}", all.join(", ")),
     };
+    let differs = match kernel.differs {
+        true => "; some of it is not there, see the log; --verify reads what is",
+        false => "",
+    };
     format!(
-        "kernel: {} best paths, {} nexthop objects, {} segments{guarded}",
+        "kernel: {} best paths, {} nexthop objects, {} segments{guarded}{differs}",
         kernel.main_routes, kernel.nexthops, kernel.segments
     )
 }
@@ -231,25 +250,39 @@ fn peers(peers: &[PeerStatus]) -> Table {
         .map(str::to_owned)
         .into();
     headers.extend(figures::headers::<EgressPeerStats>());
-    headers.extend(["table>", "in kernel>", "entry"].map(str::to_owned));
+    headers.extend(["table>", "entry"].map(str::to_owned));
     let mut table = Table::new(&headers);
     for peer in peers {
         let kernel = peer.kernel.as_ref();
         let mut row = vec![
             peer.name.clone(),
             peer.rt.clone(),
-            or_none(peer.sid),
+            segments(peer),
             or_none(peer.address),
         ];
         row.extend(figures::cells(&peer.stats.0));
         row.extend([
             or_none(kernel.and_then(|kernel| kernel.table)),
-            or_none(kernel.map(|kernel| kernel.routes)),
             or_none(kernel.map(|kernel| table_entry(peer, kernel))),
         ]);
         table.row(row);
     }
     table
+}
+
+/// The segment of most routes, and the number of others.
+fn segments(peer: &PeerStatus) -> String {
+    let answers = peer.segments.first().and_then(|most| most.answers);
+    let answers = match answers {
+        None => "",
+        Some(true) => ", answers",
+        Some(false) => ", SILENT",
+    };
+    let sid = or_none(peer.sid);
+    match peer.segments.len() {
+        0 | 1 => format!("{sid}{answers}"),
+        all => format!("{sid}{answers} and {} more", all - 1),
+    }
 }
 
 /// What leads to a peer's table, and what is missing.
@@ -326,7 +359,7 @@ pub(super) fn explanation(explanation: &Explanation) -> String {
                 format!("{prefix} is announced, but its next hop cannot be reached")
             }
             (Some(prefix), None) => format!("{prefix} is announced, but has no segment yet"),
-            (None, _) => "does not announce it, so packets for it are unreachable there".to_owned(),
+            (None, _) => not_in_table(peer.unused),
         };
         text.push_str(&format!("\negress peer {}{from}: {leads}\n", peer.name));
         text.push_str(&paths(&peer.paths));
@@ -342,6 +375,22 @@ pub(super) fn explanation(explanation: &Explanation) -> String {
         text.push_str(&compared(one));
     }
     text
+}
+
+/// Why a peer's table has no route.
+fn not_in_table(unused: Option<UnusedReason>) -> String {
+    match unused {
+        None => "does not announce it, so packets for it are unreachable there".to_owned(),
+        Some(UnusedReason::Ipv4) => {
+            "segments carry IPv6 only; IPv4 packets take the best path".to_owned()
+        }
+        Some(UnusedReason::Silent { prefix, sid }) => format!(
+            "{prefix} is announced, but its segment {sid} does not answer probes, so packets for it are unreachable there"
+        ),
+        Some(UnusedReason::NoSegment { prefix }) => format!(
+            "{prefix} is announced without an SRv6 SID and not used, so packets for it are unreachable there"
+        ),
+    }
 }
 
 fn paths(paths: &[PathStatus]) -> String {
@@ -386,6 +435,46 @@ fn paths(paths: &[PathStatus]) -> String {
             false => chosen,
         };
         table.row(cells.into_iter().chain(rpki).chain([chosen]));
+    }
+    table.to_string()
+}
+
+/// Received routes.
+pub(super) fn routes(routes: &[RouteStatus]) -> String {
+    let mut table = Table::new(&[
+        "prefix",
+        "neighbour",
+        "next hop",
+        "segment",
+        "targets",
+        "preference>",
+        "AS path",
+        "used",
+    ]);
+    for route in routes {
+        let path = &route.path;
+        let from = path.from.as_deref().unwrap_or("local");
+        let stale = if path.stale { ", stale" } else { "" };
+        let used = match &route.unused {
+            None => route.used_in.join(", "),
+            Some(why) => format!("no: {why}"),
+        };
+        table.row([
+            route.prefix.to_string(),
+            match &path.distinguisher {
+                Some(rd) => format!("{from} ({rd})"),
+                None => from.to_owned(),
+            },
+            path.next_hop.to_string(),
+            or_none(path.segment),
+            match &route.targets[..] {
+                [] => NONE.to_owned(),
+                targets => targets.join(" "),
+            },
+            path.local_pref.to_string(),
+            as_path(&path.as_path),
+            format!("{used}{stale}"),
+        ]);
     }
     table.to_string()
 }
@@ -507,6 +596,7 @@ mod tests {
             prefix,
             via: None,
             paths: vec![path.clone()],
+            unused: None,
             kernel: None,
         };
         let text = explanation(&Explanation {
