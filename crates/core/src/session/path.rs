@@ -450,7 +450,8 @@ impl Path {
         }
     }
 
-    pub(crate) fn on_challenged(&mut self, token: u64, remote: SocketAddr) {
+    pub(crate) fn on_challenged(&mut self, now: Instant, token: u64, remote: SocketAddr) {
+        self.announcing.on_challenged(now);
         self.validation.on_challenged(token, remote);
     }
 

@@ -26,6 +26,9 @@ pub(crate) struct PathManager {
     paths: Table<PathId, Path>,
     /// Of paths that were removed: packet numbers are never used twice under the same keys.
     used_numbers: Table<PathId, UsedNumbers>,
+    /// The peer knows of a limit or of terms of a path that was removed. It may take another one for the same, so that
+    /// new ones announce theirs even if they have none.
+    removed_announced: bool,
     /// Which paths of the peer arrive on ours.
     pairing: Pairing,
     /// Paths take turns to send, beginning after this one.
@@ -197,7 +200,10 @@ impl PathManager {
     ) -> Option<Abandoned> {
         let Some(path) = self.paths.get_mut(config.id) else {
             let first = self.used_numbers.remove(config.id).unwrap_or_default();
-            let path = Path::new(config, aggregation, first);
+            let mut path = Path::new(config, aggregation, first);
+            if self.removed_announced {
+                path.announce_always();
+            }
             self.paths.insert(config.id, path);
             return None;
         };
@@ -210,6 +216,7 @@ impl PathManager {
     /// Removes a path; what waited or was in flight on it.
     pub(crate) fn remove(&mut self, id: PathId) -> Option<Abandoned> {
         let mut path = self.paths.remove(id)?;
+        self.removed_announced |= path.announcements().next().is_some();
         let abandoned = path.abandon();
         self.pairing.forget(id);
         self.used_numbers.insert(id, path.used_numbers());
@@ -230,6 +237,7 @@ impl PathManager {
         probe_share: Probability,
     ) {
         self.used_numbers.clear();
+        self.removed_announced = false;
         self.pairing = Pairing::default();
         for path in self.paths.values_mut() {
             path.on_peer_restarted(now, first_number, probe_share);

@@ -230,7 +230,7 @@ impl Session {
             Frame::PathChallenge(token) => {
                 let path = context.path.and_then(|path| self.paths.get_mut(path));
                 if let Some(path) = path {
-                    path.on_challenged(token, context.remote);
+                    path.on_challenged(context.now, token, context.remote);
                 }
             }
             Frame::PathResponse(token) => self.handle_response(context, token),

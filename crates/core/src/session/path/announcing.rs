@@ -17,6 +17,7 @@ const REFRESHED_EVERY: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Announcing {
     next_at: Instant,
+    sent_at: Instant,
     repeated_until: Instant,
     /// A change has not been sent at all.
     is_unsent: bool,
@@ -28,6 +29,7 @@ impl Announcing {
         let start = Instant::from_nanos(0);
         Self {
             next_at: start,
+            sent_at: start,
             repeated_until: start,
             is_unsent: false,
         }
@@ -36,9 +38,16 @@ impl Announcing {
     pub(super) fn on_change(&mut self, now: Instant) {
         *self = Self {
             next_at: now,
+            sent_at: self.sent_at,
             repeated_until: now + REPEATED_FOR,
             is_unsent: true,
         };
+    }
+
+    /// The peer challenges the path. It may have added it just before, and know nothing of it.
+    pub(super) fn on_challenged(&mut self, now: Instant) {
+        let soon = now.max(self.sent_at + REPEATED_EVERY);
+        self.next_at = self.next_at.min(soon);
     }
 
     pub(super) fn is_due(&self, now: Instant) -> bool {
@@ -51,6 +60,7 @@ impl Announcing {
 
     pub(super) fn on_sent(&mut self, now: Instant) {
         self.is_unsent = false;
+        self.sent_at = now;
         self.next_at = match now < self.repeated_until {
             true => now + REPEATED_EVERY,
             false => now + REFRESHED_EVERY,
@@ -78,5 +88,19 @@ mod tests {
         }
         assert_eq!(sent.iter().filter(|at| **at < 3_000).count(), 30);
         assert_eq!(sent[30..], [3_000, 13_000, 23_000]);
+    }
+
+    #[test]
+    fn a_peer_that_challenges_the_path_is_soon_sent_them_and_not_often() {
+        let mut announcing = Announcing::new();
+        let at = |millis| Instant::ZERO + Duration::from_millis(millis);
+        announcing.on_sent(at(1_000));
+        assert!(!announcing.is_due(at(5_000)));
+        announcing.on_challenged(at(5_000));
+        assert!(announcing.is_due(at(5_000)));
+        announcing.on_sent(at(5_000));
+        announcing.on_challenged(at(5_001));
+        assert!(!announcing.is_due(at(5_099)));
+        assert!(announcing.is_due(at(5_100)));
     }
 }

@@ -248,6 +248,13 @@ impl Path {
         all.into_iter().flatten()
     }
 
+    /// The peer may take this path for one that it knew a limit or terms of: it has to know these, and that there are
+    /// none as well.
+    pub(crate) fn announce_always(&mut self) {
+        self.announces_limit = true;
+        self.terms_of_ends.announce_always();
+    }
+
     /// Whether they are due beside data.
     pub(crate) fn is_announcement_due(&self, now: Instant) -> bool {
         self.announcing.is_due(now) && self.announcements().next().is_some()

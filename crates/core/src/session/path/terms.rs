@@ -45,6 +45,11 @@ impl TermsOfEnds {
         is_new
     }
 
+    /// The peer may know of others that are out of date.
+    pub(super) fn announce_always(&mut self) {
+        self.is_announced = true;
+    }
+
     /// For the peer: once it had to know of any, it has to know of every change.
     pub(super) fn announced(&self) -> Option<Frame<'static>> {
         self.is_announced.then_some(Frame::PathTerms(self.own))

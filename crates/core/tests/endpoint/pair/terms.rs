@@ -62,6 +62,37 @@ fn the_peer_learns_of_terms_at_once_and_of_every_change() {
 }
 
 #[test]
+fn a_path_that_was_removed_and_added_begins_without_the_terms_of_before() {
+    let mut pair = Pair::new(DeliveryClass::Message);
+    pair.up();
+    let terms = PathTerms {
+        role: PathRole::Backup,
+        ..PathTerms::FREE
+    };
+    use_on(&mut pair, 0, terms);
+    assert!(pair.run(SECOND, |pair| peer_terms(pair, 1) == terms));
+    let first_only = |pair: &mut Pair, side: usize| {
+        let paths = paths_to(1 - side, Bandwidth::from_mbit_per_second(100));
+        let (now, peer) = (pair.now, pair.peers[side]);
+        pair.ends[side].set_paths(now, peer, &paths[..1]);
+    };
+    // The peer keeps its path all the while.
+    first_only(&mut pair, 0);
+    pair.run(SECOND, |_| false);
+    use_on(&mut pair, 0, PathTerms::FREE);
+    let is_free = |pair: &Pair| peer_terms(pair, 1) == PathTerms::FREE;
+    assert!(pair.run(2 * SECOND, is_free));
+    // Where the peer removes and adds it, it learns the terms anew.
+    use_on(&mut pair, 0, terms);
+    assert!(pair.run(SECOND, |pair| peer_terms(pair, 1) == terms));
+    first_only(&mut pair, 1);
+    pair.run(SECOND, |_| false);
+    use_on(&mut pair, 1, PathTerms::FREE);
+    assert_eq!(peer_terms(&pair, 1), PathTerms::FREE);
+    assert!(pair.run(2 * SECOND, |pair| peer_terms(pair, 1) == terms));
+}
+
+#[test]
 fn a_spent_path_carries_keepalives_and_who_names_it() {
     let mut pair = Pair::new(DeliveryClass::Message);
     pair.up();
