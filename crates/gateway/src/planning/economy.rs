@@ -11,7 +11,7 @@
 use keiro_control::config::PathTerms;
 use keiro_model::path_terms::Price;
 use keiro_planner::{
-    plan::{Prices, ROOM_TO_RETURN, TargetSearch, thrifty},
+    plan::{Prices, TargetSearch, may_return, thrifty},
     steer::PlanMode,
 };
 
@@ -234,9 +234,10 @@ impl PlanningProblem {
                     let mut with = found.clone();
                     with[app] = to;
                     let after = self.misses(&with, terms, forecasts, search_resolution);
-                    let stays = terms.at[app] == Some(found[app]) && !is_missed;
+                    let stays = terms.at[app] == Some(found[app]);
                     if after.is_no_worse_than(before)
-                        && (!stays || self.has_room(&with, app, forecasts, search_resolution))
+                        && (!stays
+                            || self.may_return([&found, &with], app, forecasts, search_resolution))
                     {
                         (found, before, moves) = (with, after, true);
                         break;
@@ -261,19 +262,22 @@ impl PlanningProblem {
         paths
     }
 
-    /// Whether an application meets its target with room to spare where `assignment` has it.
-    fn has_room(
+    /// Whether an application returns from where the first of two assignments has it to where the second does.
+    fn may_return(
         &self,
-        assignment: &[usize],
+        assignments: [&Vec<usize>; 2],
         app: usize,
         forecasts: &mut Forecasts<'_>,
         resolution: ForecastResolution,
     ) -> bool {
-        let path = assignment[app];
-        let on_path = members(assignment, path);
-        let delays = forecasts.delays(path, &on_path, resolution);
-        let position = on_path.binary_search(&app);
-        position.is_ok_and(|position| delays[position] <= ROOM_TO_RETURN * self.limit_seconds(app))
+        let [before, after] = assignments.map(|assignment| {
+            let path = assignment[app];
+            let on_path = members(assignment, path);
+            let delays = forecasts.delays(path, &on_path, resolution);
+            let position = on_path.binary_search(&app);
+            position.map_or(f64::INFINITY, |position| delays[position]) / self.limit_seconds(app)
+        });
+        may_return(before, after)
     }
 }
 

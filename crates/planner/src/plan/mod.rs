@@ -47,7 +47,7 @@ pub use incumbent::Incumbent;
 pub use on_wire::OnWire;
 pub use review::{Review, ReviewScore, ReviewedPlan};
 pub use target_search::{Candidate, MoveCost, TargetSearch};
-pub use thrift::{Prices, ROOM_TO_RETURN, thrifty};
+pub use thrift::{Prices, ROOM_TO_RETURN, may_return, thrifty};
 
 use crate::delay::{AppSpec, Delay, Equation3, PathSpec, Prediction, Terms, Tolerance};
 use keiro_units::Bandwidth;

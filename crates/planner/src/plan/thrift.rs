@@ -2,7 +2,8 @@
 //!
 //! A plan meets as many latency targets as it can, whatever that costs. Afterwards, applications with a target move to
 //! cheaper paths as long as no target is missed that was met before. One that is on the costlier path already goes back
-//! only where its target is met with room to spare, so that it does not come and go with every small change.
+//! only where its target is met with room to spare, so that it does not come and go with every small change. One that
+//! just misses its target there does not go where it misses it by more.
 //!
 //! Applications are tried in groups that are halved until they fit, so the work grows with the paths and with the
 //! logarithm of the applications, and is bounded.
@@ -14,6 +15,16 @@ use super::members_of;
 /// An application that goes back to a cheaper path needs no more than this part of its target there. Ours: as much
 /// room as the hysteresis of other moves asks for.
 pub const ROOM_TO_RETURN: f64 = 0.8;
+/// Whether an application returns from the costlier path that it is on to one where its delay is `after`, both in parts
+/// of its target. One that just misses it will soon meet it again, and stays as long as it would miss it by more.
+pub fn may_return(before: f64, after: f64) -> bool {
+    match before {
+        _ if before <= 1.0 => after <= ROOM_TO_RETURN,
+        _ if before <= 1.0 / ROOM_TO_RETURN => after <= before,
+        _ => after.is_finite() || before.is_infinite(),
+    }
+}
+
 /// Groups that are tried for one path. Ours: enough for a thousand applications of which each tenth does not fit.
 const TRIES_MAX: usize = 512;
 
@@ -170,13 +181,12 @@ impl<F: FnMut(usize, &[usize]) -> Vec<f64>> Economy<'_, F> {
     /// has room to spare.
     fn is_acceptable(&self, app: usize, to: usize, after: f64) -> bool {
         let before = self.ratio(app);
-        if !self.prices.has_target[app] || before > 1.0 {
-            return after.is_finite() || before.is_infinite();
-        }
         let returns = self.place[app] != to && self.prices.at[app] == Some(self.place[app]);
-        match returns {
-            true => after <= ROOM_TO_RETURN,
-            false => after <= 1.0,
+        match () {
+            () if !self.prices.has_target[app] => after.is_finite() || before.is_infinite(),
+            () if returns => may_return(before, after),
+            () if before > 1.0 => after.is_finite() || before.is_infinite(),
+            () => after <= 1.0,
         }
     }
 }
@@ -250,6 +260,17 @@ mod tests {
         assert_eq!(run(&[1], &[10.0, 10.0], &target, &[Some(0)]), [0]);
         assert_eq!(run(&[1], &[10.0, 10.0], &target, &[Some(1)]), [1]);
         assert_eq!(run(&[1], &[10.0, 10.0], &[Some(0.2)], &[Some(1)]), [0]);
+    }
+
+    #[test]
+    fn who_just_misses_a_target_does_not_return_to_where_it_is_missed_by_more() {
+        // 0.1 in parts of the target on the costlier path, and 0.2 on the cheaper one.
+        let run = |target, at| run(&[1], &[5.0, 10.0], &[Some(target)], &[at]);
+        assert_eq!(run(0.09, Some(1)), [1]);
+        assert_eq!(run(0.09, None), [0], "it has waited long enough");
+        assert_eq!(run(0.07, Some(1)), [0], "far from its target on both");
+        assert!(may_return(1.1, 1.05) && !may_return(1.1, 1.15) && !may_return(0.9, 0.85));
+        assert!(may_return(f64::INFINITY, f64::INFINITY) && !may_return(2.0, f64::INFINITY));
     }
 
     #[test]

@@ -121,6 +121,38 @@ fn what_returns_from_a_backup_has_room_to_spare_or_has_waited() {
     assert_eq!(planned(&config, &there, PlanMode::Revise), [Some(1)]);
 }
 
+/// One application with a target of 60 ms, with delays of the backup and of the primary path in ms.
+fn one_beside_a_backup(delays: [u64; 2], at: PathIndex) -> (Config, PlannerInput) {
+    let mut config = config("frugal", &[Some(60)]);
+    config.paths[CABLE.0].role = PathRole::Backup;
+    let mut input = all_on(&config, at);
+    for (path, delay) in [CABLE, MODEM].into_iter().zip(delays) {
+        let sample = PathSample {
+            bandwidth: Bandwidth::from_mbit_per_second(20),
+            delay: Duration::from_millis(delay),
+            loss: Probability::ZERO,
+        };
+        input.up.insert((path, PeerIndex(0)), Some(sample));
+    }
+    (config, input)
+}
+
+#[test]
+fn a_backup_that_just_misses_is_not_left_for_a_primary_path_that_misses_by_more() {
+    let (config, input) = one_beside_a_backup([58, 90], MODEM);
+    assert_eq!(planned(&config, &input, PlanMode::Revise), [Some(0)]);
+    let (config, mut input) = one_beside_a_backup([63, 90], CABLE);
+    assert_eq!(planned(&config, &input, PlanMode::Revise), [Some(0)]);
+    input.overdue = [AppIndex(0)].into();
+    assert_eq!(planned(&config, &input, PlanMode::Revise), [Some(1)]);
+    // It does not take a backup that misses, and leaves one that misses by far, or by more.
+    for (delays, at) in [([63, 90], MODEM), ([80, 90], CABLE), ([64, 62], CABLE)] {
+        let (config, input) = one_beside_a_backup(delays, at);
+        let found = planned(&config, &input, PlanMode::Revise);
+        assert_eq!(found, [Some(1)], "{delays:?}");
+    }
+}
+
 #[test]
 fn a_used_up_budget_is_for_essential_applications_without_another_path() {
     // The first and the third are essential, since their targets are short.
