@@ -55,6 +55,7 @@ mod sites;
 mod socket_files;
 mod start;
 mod status;
+mod steady_terms;
 mod steering;
 mod target_monitor;
 mod tenant_view;

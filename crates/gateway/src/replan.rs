@@ -73,7 +73,9 @@ impl Gateway {
                     .hold_down(to_peer, path, session.settling);
                 let Some(hold_down) = hold_down else { continue };
                 let key = (index, PeerIndex(number));
-                let terms = self.terms_beside_configuration(index, path);
+                let announced = self.planning.steering.peer_terms(to_peer);
+                let announced = announced.unwrap_or(path.peer_terms);
+                let terms = self.terms_beside_configuration(index, announced);
                 if terms != PathTerms::FREE {
                     input.terms.insert(key, terms);
                 }
@@ -144,16 +146,16 @@ impl Gateway {
 
     /// On which terms both ends use a path to a peer.
     pub(crate) fn path_terms(&self, path: PathIndex, live: &PathSnapshot) -> PathTerms {
-        let more = self.terms_beside_configuration(path, live);
+        let more = self.terms_beside_configuration(path, live.peer_terms);
         self.config[path].terms().with(more)
     }
 
-    fn terms_beside_configuration(&self, path: PathIndex, live: &PathSnapshot) -> PathTerms {
+    fn terms_beside_configuration(&self, path: PathIndex, announced: PathTerms) -> PathTerms {
         let own = PathTerms {
             is_spent: self.active.is_spent(&self.config[path]),
             ..PathTerms::FREE
         };
-        own.with(live.peer_terms)
+        own.with(announced)
     }
 
     /// Lets the paths follow what is left of the budgets. To be called again and again.
@@ -279,6 +281,7 @@ impl Gateway {
         });
         let path_ids = self.active.path_ids();
         self.budgets.on_carried(&self.config, path_ids, carried);
+        let now = Stopwatch::now();
         self.note_budgets()?;
         for (peer, paths) in all {
             let name = self.active.peer_name(peer);
@@ -289,6 +292,8 @@ impl Gateway {
                 if let Some(index) = self.active.path_ids().index(path.id) {
                     let to_peer = PeerPath::new(peer, path.id);
                     let configured_delay = self.config[index].delay;
+                    let steering = &mut self.planning.steering;
+                    steering.on_peer_terms(now, to_peer, path.peer_terms);
                     let tolerances = self.planning.loss_needs.tolerances();
                     changed |=
                         self.planning

@@ -6,7 +6,9 @@ use std::{
     time::{Duration, Instant as Stopwatch},
 };
 
-use keiro_control::config::{self, AppIndex, Class, Config, PATH_RATE_MAX, PathIndex, PeerIndex};
+use keiro_control::config::{
+    self, AppIndex, Class, Config, PATH_RATE_MAX, PathIndex, PathTerms, PeerIndex,
+};
 use keiro_core::{AppId, AppSnapshot, Instant, PathId, PathSnapshot, PathState};
 use keiro_model::path_terms::Price;
 use keiro_planner::{
@@ -30,6 +32,7 @@ use crate::{
         steady_capacity,
     },
     send_history::{SendHistory, Sent},
+    steady_terms::SteadyTerms,
     workload::body_bytes,
 };
 
@@ -39,6 +42,8 @@ pub(crate) struct Steering {
     paths: BTreeMap<PeerPath, TrackedPath>,
     /// What the paths carry at most, where that was measured or configured.
     capacities: BTreeMap<PeerPath, Bandwidth>,
+    /// What the peers announce of them.
+    peer_terms: BTreeMap<PeerPath, SteadyTerms>,
     /// The last path of each application, here or before the restart. An application without a path
     /// counts as on it.
     preferred_paths: PreferredPaths<AppId, PathId>,
@@ -111,6 +116,18 @@ impl Steering {
         let tracked = self.paths.entry(path).or_default();
         tracked.follow_tolerances(tolerances);
         tracked.on_observation(live.observation(), configured_delay)
+    }
+
+    /// Takes the terms of a path that its peer announces.
+    pub(crate) fn on_peer_terms(&mut self, now: Stopwatch, path: PeerPath, terms: PathTerms) {
+        let known = self.peer_terms.entry(path);
+        let known = known.or_insert_with(|| SteadyTerms::new(now, terms));
+        known.on_terms(now, terms);
+    }
+
+    /// The terms of the peer to plan with; `None`: the path was not observed yet.
+    pub(crate) fn peer_terms(&self, path: PeerPath) -> Option<PathTerms> {
+        self.peer_terms.get(&path).map(SteadyTerms::planned)
     }
 
     /// The hold-down state of a path to a peer; `None`: it is neither up nor expected to be soon.
@@ -233,6 +250,7 @@ impl Steering {
     pub(crate) fn follow(&mut self, paths: &[PeerPath], apps: &[String], path_ids: &PathIds) {
         self.paths.retain(|path, _| paths.contains(path));
         self.capacities.retain(|path, _| paths.contains(path));
+        self.peer_terms.retain(|path, _| paths.contains(path));
         let ids: BTreeSet<AppId> = apps.iter().map(|name| AppId::of_name(name)).collect();
         self.workloads.retain(|app, _| ids.contains(app));
         self.past_workloads.follow(apps);
