@@ -6,7 +6,10 @@ use std::time::Duration;
 use keiro_stats::{Unit, Value};
 use keiro_units::Bandwidth;
 
-use crate::{protocol::BudgetSnapshot, units::three_digits};
+use crate::{
+    protocol::{BudgetSnapshot, SpreadPathSnapshot},
+    units::three_digits,
+};
 
 /// A duration: `850 ns`, `12.3 µs`, `4.56 ms`, `7.89 s`, `12 min 34 s`, `5 h 06 min`, `3 d 04 h`.
 pub fn duration(duration: Duration) -> String {
@@ -42,6 +45,16 @@ pub fn budget(budget: &BudgetSnapshot) -> String {
         bytes(budget.left_bytes),
         budget.ends
     )
+}
+
+/// Which part of what a spread application has sent left by which path, the largest first; empty: nothing has.
+pub fn shares(spread: &[SpreadPathSnapshot]) -> Vec<(&str, f64)> {
+    let all: f64 = spread.iter().map(|path| path.sent_bytes as f64).sum();
+    let used = spread.iter().filter(|path| path.sent_bytes > 0);
+    let share = |path: &SpreadPathSnapshot| path.sent_bytes as f64 / all;
+    let mut shares: Vec<_> = used.map(|path| (&*path.path, share(path))).collect();
+    shares.sort_by(|a, b| b.1.total_cmp(&a.1));
+    shares
 }
 
 /// A number of bytes in powers of 1000: `12.3 MB`.

@@ -135,7 +135,9 @@ fn terms(path: &PathSnapshot) -> Vec<String> {
 /// The applications on a path.
 fn on_it(snapshot: &Snapshot, path: &PathSnapshot) -> Option<String> {
     let is_on = |app: &&keiro_control::protocol::AppSnapshot| {
-        app.peer == path.peer && app.path.as_ref() == Some(&path.name)
+        let mut spread = app.spread.iter().flatten();
+        let is_spread = spread.any(|part| part.path == path.name && part.sent_bytes > 0);
+        app.peer == path.peer && (is_spread || app.path.as_ref() == Some(&path.name))
     };
     let names: Vec<&str> = snapshot
         .apps

@@ -3,7 +3,8 @@
 use std::{collections::VecDeque, time::Duration};
 
 use keiro_control::protocol::{
-    AppSnapshot, DeviceState, JudgedBy, PathSnapshot, PathState, TenantSnapshot, Timestamp,
+    AppSnapshot, DeviceState, JudgedBy, PathSnapshot, PathState, SpreadPathSnapshot,
+    TenantSnapshot, Timestamp,
 };
 use keiro_terminal::output::human;
 use keiro_units::Bandwidth;
@@ -56,9 +57,10 @@ fn app_name(app: &AppSnapshot) -> &str {
 fn app_row(app: &AppSnapshot, rate: Option<&Rate>) -> Row {
     let stats = &app.stats;
     let delay = app.delay.as_ref();
-    let path = match &app.path {
-        Some(path) => Cell::text(path),
-        None => Cell::text("none").with_tone(Tone::Bad),
+    let path = match (&app.path, &app.spread) {
+        (Some(_), Some(spread)) => Cell::text(&shares(spread)),
+        (Some(path), None) => Cell::text(path),
+        (None, _) => Cell::text("none").with_tone(Tone::Bad),
     };
     let waiting = stats.waiting_messages;
     Row {
@@ -80,6 +82,18 @@ fn app_row(app: &AppSnapshot, rate: Option<&Rate>) -> Row {
             Cell::text(&word(&app.class)),
             Cell::text(&word(&app.assigned_by)),
         ],
+    }
+}
+
+/// `fibre 71 %, lte 29 %`: what a spread application has sent by each path.
+pub(crate) fn shares(spread: &[SpreadPathSnapshot]) -> String {
+    let shares = human::shares(spread).into_iter();
+    let parts: Vec<String> = shares
+        .map(|(path, share)| format!("{path} {}", human::percent(share)))
+        .collect();
+    match parts.is_empty() {
+        true => "spread".to_owned(),
+        false => parts.join(", "),
     }
 }
 

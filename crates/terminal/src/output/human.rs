@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub use keiro_control::rounded::{budget, bytes, duration, figure, percent, rate};
+pub use keiro_control::rounded::{budget, bytes, duration, figure, percent, rate, shares};
 
 /// What stands where there is no value.
 pub const NONE: &str = "-";

@@ -82,10 +82,11 @@ fn overview(app: &AppSnapshot, base: &str) -> Markup {
                 (app_table::path(base, app))
                 @match &app.no_path {
                     Some(why) => { ": " (text::sentence(why)) }
+                    None if app.spread.is_some() => { "; each part of its data takes the path by which it arrives first" }
                     None => { ", chosen by " (word(&app.assigned_by)) }
                 }
             }),
-            ("Latency target", html! { (known(target, rounded::duration)) ": " (app_table::verdict(app)) }),
+            ("Latency target", html! { @if target.is_some() { (known(target, rounded::duration)) ": " (app_table::verdict(app)) } @else { "none" } }),
             ("Margin of the forecast", html! { (known(app.margin_seconds, millis)) }),
             ("Forecast", forecast),
             ("Measured", measured),
@@ -117,7 +118,7 @@ fn explanation_part(explanation: &Explanation, base: &str) -> Markup {
         p class="story" { (text::sentence(&explanation.text)) }
         div class="wide" role="region" tabindex="0" aria-label="Paths that it could take" { table {
             caption { "Paths that it could take. Equation 3 is T + L / (W − Q): T delay of the path and what its losses cost, L message length, W rate of the path, Q what others send on it" }
-            (heads(&["Path", "State", "T>", "L>", "W>", "Q>", "Equation 3>", "Forecast mean>", "Forecast p99>", "Margin>", "Mean meets the target", "Verdict"]))
+            (heads(&["Path", "Mean meets the target", "State", "Forecast mean>", "Forecast p99>", "Margin>", "Equation 3>", "T>", "L>", "W>", "Q>", "Verdict"]))
             tbody { @for candidate in &explanation.candidates { (candidate_row(candidate, base)) } }
         } }
         @let thresholds: Vec<Markup> = explanation.would_move.iter().filter_map(threshold).collect();
@@ -138,16 +139,16 @@ fn candidate_row(candidate: &Candidate, base: &str) -> Markup {
     html! {
         tr class=[candidate.chosen.then_some("chosen")] {
             th scope="row" { (path_link(base, &candidate.path)) @if candidate.chosen { " (in use)" } }
+            td { (met) (judged(candidate.judged_by)) }
             td { (word(&candidate.state)) }
+            (term(|terms| known(terms.predicted_delay_seconds, seconds)))
+            (term(|terms| known(terms.predicted.p99_seconds, seconds)))
+            (number(&known(candidate.margin_seconds, seconds)))
+            (term(|terms| terms.paper_delay_seconds.map_or_else(|| "overloaded".to_owned(), seconds)))
             (term(|terms| seconds(terms.propagation_seconds)))
             (term(|terms| rounded::bytes(terms.length_bytes as u64)))
             (term(|terms| text::rate(terms.rate_bits_per_second)))
             (term(|terms| text::rate(terms.other_load_bits_per_second)))
-            (term(|terms| terms.paper_delay_seconds.map_or_else(|| "overloaded".to_owned(), seconds)))
-            (term(|terms| known(terms.predicted_delay_seconds, seconds)))
-            (term(|terms| known(terms.predicted.p99_seconds, seconds)))
-            (number(&known(candidate.margin_seconds, seconds)))
-            td { (met) (judged(candidate.judged_by)) }
             td class="text" { (text::sentence(&candidate.verdict)) }
         }
     }
@@ -270,10 +271,16 @@ fn charts(source: &Source, app: &AppSnapshot, span: Span, history: &AppHistory) 
             points: forecasts,
         });
     }
-    let forecast = known(app.predicted.p99_seconds, seconds);
+    let forecast = match app.predicted.p99_seconds {
+        Some(p99) => format!(
+            "The forecast of the 99th percentile is {} now",
+            seconds(p99)
+        ),
+        None => "There is no forecast now".to_owned(),
+    };
     html! {
         (delay.draw())
-        p class="note" { "The forecast of the 99th percentile is " (forecast) " now. Earlier forecasts of the last hour are those that these pages have seen; the gateway's history keeps measured delays alone."
+        p class="note" { (forecast) ". Earlier forecasts of the last hour are those that these pages have seen; the gateway's history keeps measured delays alone."
             @if span != Span::Hour { " A percentile of an hour is the greatest of its minutes." } }
     }
 }

@@ -13,7 +13,8 @@ use super::{
     address::{Filter, List},
     app_table, events,
     part::{bad, facts, good, link, path_link, warn},
-    path_health::{Health, health},
+    path::role_and_cost,
+    path_health::{Health, health, is_waiting},
 };
 use crate::{
     drawing::{traffic_line, traffic_width},
@@ -30,14 +31,15 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 pub(super) fn page(source: &Source, data: &Data, base: &str) -> Page {
     Page::new(PageAddress::Overview.title())
-        .live("summary", summary(&data.status))
+        .live("summary", summary(data))
         .live("attention", attention(&data.status))
         .live("diagram", diagram(data, base))
         .live("apps", apps(source, data, base))
         .live("events", last_hour(source, base))
 }
 
-fn summary(status: &StatusSnapshot) -> Markup {
+fn summary(data: &Data) -> Markup {
+    let status = &data.status;
     let share = |part: u64, all: u64| {
         let shown = format!("{part} of {all}");
         if part == all {
@@ -61,7 +63,7 @@ fn summary(status: &StatusSnapshot) -> Markup {
     };
     let mut shown = vec![
         ("Latency targets", targets),
-        ("Paths up", share(status.paths_up, status.paths)),
+        ("Paths up", paths_up(data)),
         ("Peers up", share(status.peers_up, status.peers)),
         ("Forecast", model),
         ("Planner", html! { (text::word(&status.planner)) }),
@@ -76,6 +78,18 @@ fn summary(status: &StatusSnapshot) -> Markup {
         );
     }
     facts(&shown)
+}
+
+/// Paths that wait for their peer are no fault: a site comes to its hub by the paths that it has.
+fn paths_up(data: &Data) -> Markup {
+    let (up, all) = (data.status.paths_up, data.status.paths);
+    let shown = format!("{up} of {all}");
+    let is_off = |path: &&PathSnapshot| health(path).0 == Health::Neither;
+    let waiting = data.paths.iter().filter(is_off).count() as u64;
+    html! {
+        @if up.saturating_add(waiting) >= all { (good(&shown)) } @else { (bad(&shown)) }
+        @if waiting > 0 { ", " (waiting) " wait for their peer or are not used" }
+    }
 }
 
 /// What is wrong and known to be, a line each.
@@ -126,9 +140,13 @@ fn diagram(data: &Data, base: &str) -> Markup {
     paths.sort_by_key(|path| health(path).0);
     let more = paths.len().saturating_sub(PATHS_MAX);
     paths.truncate(PATHS_MAX);
-    let mut peers: BTreeMap<&str, Vec<&PathSnapshot>> = BTreeMap::new();
+    let mut peers: BTreeMap<&str, Links> = BTreeMap::new();
     for path in paths {
-        peers.entry(&path.peer).or_default().push(path);
+        let links = peers.entry(&path.peer).or_default();
+        match health(path).0 {
+            Health::Neither => links.unused.push(path),
+            _ => links.used.push(path),
+        }
     }
     html! {
         section aria-labelledby="diagram-head" {
@@ -137,14 +155,34 @@ fn diagram(data: &Data, base: &str) -> Markup {
             @else {
                 div class="diagram" {
                     p class="site" { strong { (text::name(&data.status.name)) } }
-                    ul class="peers" { @for (peer, paths) in &peers { li {
-                        ul class="links" { @for path in paths { (path_row(path, base)) } }
+                    ul class="peers" { @for (peer, links) in &peers { li {
+                        ul class="links" {
+                            @for path in &links.used { (path_row(path, base)) }
+                            @if !links.unused.is_empty() { (unused_row(&links.unused, base)) }
+                        }
                         p class="peer" { strong { (text::name(peer)) } }
                     } } }
                 }
-                @if more > 0 { p { (more) " more paths are up; " (link(base, &PageAddress::Paths, &html! { "all paths" })) "." } }
+                @if more > 0 { p { (more) " more paths are up or not used; " (link(base, &PageAddress::Paths, &html! { "all paths" })) "." } }
             }
         }
+    }
+}
+
+/// Paths to a peer.
+#[derive(Default)]
+struct Links<'a> {
+    used: Vec<&'a PathSnapshot>,
+    unused: Vec<&'a PathSnapshot>,
+}
+
+/// Paths that carry nothing because they need not, in one line.
+fn unused_row(paths: &[&PathSnapshot], base: &str) -> Markup {
+    html! {
+        li { p class="of" { span class="why" {
+            @if paths.iter().all(|path| is_waiting(path)) { "Wait for the peer: " } @else { "Not used: " }
+            @for (number, path) in paths.iter().enumerate() { @if number > 0 { ", " } (path_link(base, &path.name)) }
+        } } }
     }
 }
 
@@ -163,6 +201,7 @@ fn path_row(path: &PathSnapshot, base: &str) -> Markup {
     html! {
         li {
             p class="of" { (path_link(base, &path.name)) " " span class=(class) { (word) }
+                @if let Some(terms) = role_and_cost(path) { span class="why" { (terms) } }
                 @if health != Health::Good { span class="why" { (text::sentence(&path.why)) } } }
             (traffic_line(class, traffic_width(carried)))
             p class="figures" {

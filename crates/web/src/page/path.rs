@@ -15,7 +15,7 @@ use super::{
     address::{PageAddress, Span, Supposed},
     app_table, events, fault, figures,
     part::{self, bad, facts, link, unix},
-    path_health::health_word,
+    path_health::{health_word, is_waiting},
 };
 use crate::{
     drawing::{Band, Chart, Line, Mark, Unit},
@@ -26,6 +26,7 @@ use crate::{
 /// Rows and events of this page. Ours.
 const APPS_MAX: usize = 50;
 const EVENTS_MAX: usize = 20;
+const PEERS_MAX: usize = 20;
 /// Peers whose charts are drawn. Ours.
 const CHARTS_MAX: usize = 8;
 
@@ -40,12 +41,29 @@ pub(super) async fn page(source: &Source, data: &Data, base: &str, name: &str, s
     let history = source
         .history(HistoryKind::Path, name, span.duration())
         .await;
-    page.live("path", html! { @for path in &paths { (overview(path)) } })
-        .fixed(what_if_links(name, base))
-        .live("apps", apps(source, data, base, name))
-        .live("history", measured(source, base, name, span, &history))
-        .live("events", path_events(source, base, name))
-        .live("counters", counters(&paths))
+    let (waiting, used): (Vec<&PathSnapshot>, Vec<_>) =
+        paths.iter().copied().partition(|path| is_waiting(path));
+    page.live(
+        "path",
+        html! { @for path in &used { (overview(path)) } (waiting_for(&waiting)) },
+    )
+    .fixed(what_if_links(name, base))
+    .live("apps", apps(source, data, base, name))
+    .live("history", measured(source, base, name, span, &history))
+    .live("events", path_events(source, base, name))
+    .live("counters", counters(&paths))
+}
+
+/// Peers that have not come by this path, in one line: nothing is measured to them.
+fn waiting_for(paths: &[&PathSnapshot]) -> Markup {
+    html! {
+        @if !paths.is_empty() {
+            p { "No packet has come by this path from "
+                @for (number, path) in paths.iter().take(PEERS_MAX).enumerate() { @if number > 0 { ", " } (text::name(&path.peer)) }
+                @if paths.len() > PEERS_MAX { " and " (paths.len() - PEERS_MAX) " more peers" }
+                ", and no address is configured to which this gateway could send first." }
+        }
+    }
 }
 
 fn overview(path: &PathSnapshot) -> Markup {
@@ -56,9 +74,12 @@ fn overview(path: &PathSnapshot) -> Markup {
         },
         None => html! { "not measured yet" },
     };
-    let delay = html! {
-        (known(path.delay_seconds, seconds)) @if path.delay_configured { " (configured, corrected by what has changed)" } @else { " (measured)" }
-        ", round trip " (known(path.stats.srtt, rounded::duration)) ", at least " (known(path.stats.min_rtt, rounded::duration))
+    let delay = match path.delay_seconds {
+        None => html! { "not measured yet" },
+        Some(delay) => html! {
+            (seconds(delay)) @if path.delay_configured { " (configured, corrected by what has changed)" } @else { " (measured)" }
+            ", round trip " (known(path.stats.srtt, rounded::duration)) ", at least " (known(path.stats.min_rtt, rounded::duration))
+        },
     };
     let sent = path.stats.sent_bytes.max(1) as f64;
     let cost = html! {
@@ -127,20 +148,23 @@ fn overview(path: &PathSnapshot) -> Markup {
 /// Role and cost, where it has any, and what is used of the budget of the month.
 fn terms(path: &PathSnapshot) -> Vec<(&'static str, Markup)> {
     let mut shown = Vec::new();
-    if let Some(terms) = &path.path_terms {
-        let cost = CostPerGb::new(terms.cost_per_gb).filter(|cost| *cost > CostPerGb::ZERO);
-        shown.push((
-            "Role and cost",
-            html! {
-                (word(&terms.role)) @if let Some(cost) = cost { ", " (cost.to_string()) " per GB" }
-                @if terms.budget_spent { ": " (bad("the budget of the month is used up")) ", only keepalives and essential applications without another path" }
-            },
-        ));
+    if let Some(terms) = role_and_cost(path) {
+        shown.push(("Role and cost", terms));
     }
     if let Some(budget) = &path.budget {
         shown.push(("Budget", html! { (rounded::budget(budget)) }));
     }
     shown
+}
+
+/// `None`: a primary path that costs nothing.
+pub(super) fn role_and_cost(path: &PathSnapshot) -> Option<Markup> {
+    let terms = path.path_terms.as_ref()?;
+    let cost = CostPerGb::new(terms.cost_per_gb).filter(|cost| *cost > CostPerGb::ZERO);
+    Some(html! {
+        (word(&terms.role)) @if let Some(cost) = cost { ", " (cost.to_string()) " per GB" }
+        @if terms.budget_spent { ": " (bad("the budget of the month is used up")) ", only keepalives and essential applications without another path" }
+    })
 }
 
 fn what_if_links(name: &str, base: &str) -> Markup {
@@ -155,7 +179,7 @@ fn apps(source: &Source, data: &Data, base: &str, name: &str) -> Markup {
     let mut apps: Vec<&AppSnapshot> = data
         .apps
         .iter()
-        .filter(|app| app.path.as_deref() == Some(name))
+        .filter(|app| app_table::is_on(app, name))
         .collect();
     apps.sort_by(|a, b| app_table::by_urgency(a, b));
     let all = apps.len();

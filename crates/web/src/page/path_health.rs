@@ -22,6 +22,8 @@ const LOSS_SHOWN: f64 = 0.01;
 pub(super) fn health(path: &PathSnapshot) -> (Health, &'static str) {
     match path.state {
         _ if path.abandoned => (Health::Neither, "not used"),
+        // A peer without an address comes by whichever paths it likes, at a hub often by one of many.
+        _ if is_waiting(path) => (Health::Neither, "waits for the peer"),
         PathState::Down => (Health::Bad, "down"),
         PathState::Validating => (Health::Warn, "validating"),
         PathState::Unknown => (Health::Warn, "unknown"),
@@ -34,6 +36,11 @@ pub(super) fn health(path: &PathSnapshot) -> (Health, &'static str) {
         PathState::Up if path.trusted_in_seconds.is_some() => (Health::Good, "up, on probation"),
         PathState::Up => (Health::Good, "up"),
     }
+}
+
+/// No packet of the peer has come by it, and there is no address to send to first.
+pub(super) fn is_waiting(path: &PathSnapshot) -> bool {
+    path.state == PathState::Validating && path.remote.is_none()
 }
 
 impl Health {

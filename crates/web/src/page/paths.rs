@@ -4,8 +4,9 @@ use keiro_control::{protocol::PathSnapshot, rounded};
 use maud::{Markup, html};
 
 use super::{
-    Page, PageAddress,
+    Page, PageAddress, app_table,
     part::{heads, number, path_link},
+    path::role_and_cost,
     path_health::{health, health_word},
 };
 use crate::{
@@ -29,8 +30,8 @@ fn table(data: &Data, base: &str) -> Markup {
     html! {
         @if paths.is_empty() { p { "No paths are configured or found." } } @else {
             div class="wide" role="region" tabindex="0" aria-label="Paths" { table {
-                caption { "Paths, those that are not up first" }
-                (heads(&["Path", "Peer", "State", "Capacity>", "In use>", "Others' traffic>", "One way>", "Jitter>", "Loss>", "MTU>", "Applications>", "Why"]))
+                caption { "Paths, those with a problem first, those that wait for their peer last" }
+                (heads(&["Path", "State", "Peer", "One way>", "Loss>", "In use>", "Capacity>", "Others' traffic>", "Jitter>", "MTU>", "Applications>", "Role and cost", "Why"]))
                 tbody { @for path in paths { (row(path, data, base)) } }
             } }
             @if more > 0 { p { (more) " more are up; `keiro show path` lists all." } }
@@ -41,7 +42,7 @@ fn table(data: &Data, base: &str) -> Markup {
 fn row(path: &PathSnapshot, data: &Data, base: &str) -> Markup {
     let apps = data.apps.iter();
     let apps = apps
-        .filter(|app| app.path.as_ref() == Some(&path.name) && app.peer == path.peer)
+        .filter(|app| app.peer == path.peer && app_table::is_on(app, &path.name))
         .count();
     let why = path
         .problem
@@ -51,16 +52,17 @@ fn row(path: &PathSnapshot, data: &Data, base: &str) -> Markup {
     html! {
         tr {
             th scope="row" { (path_link(base, &path.name)) }
-            td { (text::name(&path.peer)) }
             td { (health_word(path)) }
-            (number(&known(path.capacity.as_ref(), |capacity| rounded::rate(capacity.rate))))
-            (number(&rounded::rate(path.stats.sent_rate)))
-            (number(&known(path.stats.cross_traffic, |traffic| rate(traffic.as_bits_per_second() as f64))))
+            td { (text::name(&path.peer)) }
             (number(&known(path.delay_seconds, millis)))
-            (number(&known(path.stats.jitter, |jitter| millis(jitter.as_secs_f64()))))
             (number(&known(path.stats.loss, |loss| rounded::percent(loss.get()))))
+            (number(&rounded::rate(path.stats.sent_rate)))
+            (number(&known(path.capacity.as_ref(), |capacity| rounded::rate(capacity.rate))))
+            (number(&known(path.stats.cross_traffic, |traffic| rate(traffic.as_bits_per_second() as f64))))
+            (number(&known(path.stats.jitter, |jitter| millis(jitter.as_secs_f64()))))
             (number(&format!("{} B", path.stats.mtu_bytes)))
             (number(&apps.to_string()))
+            td { @match role_and_cost(path) { Some(shown) => (shown), None => "primary" } }
             td class="text" { (text::sentence(why)) }
         }
     }

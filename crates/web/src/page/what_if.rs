@@ -184,7 +184,7 @@ fn compared(base: &str, now: &PlanSnapshot, then: &PlanSnapshot) -> Markup {
     let more = apps.len().saturating_sub(ROWS_MAX);
     apps.truncate(ROWS_MAX);
     html! {
-        (verdict(then))
+        (verdict(now, then))
         div class="wide" role="region" tabindex="0" aria-label="Now and then" { table {
             caption { "Now and after what is supposed, by the planner's forecasts; what changes is first" }
             (heads(&["Application", "Path now", "Path then", "Target>", "Mean now>", "Mean then>", "p99 then>", "Margin then>", "Then"]))
@@ -196,7 +196,7 @@ fn compared(base: &str, now: &PlanSnapshot, then: &PlanSnapshot) -> Markup {
     }
 }
 
-fn verdict(then: &PlanSnapshot) -> Markup {
+fn verdict(now: &PlanSnapshot, then: &PlanSnapshot) -> Markup {
     let moves = then
         .apps
         .iter()
@@ -213,7 +213,7 @@ fn verdict(then: &PlanSnapshot) -> Markup {
                     @if then.newly_unmet.len() > 20 { " and " (then.newly_unmet.len() - 20) " more" }
                 },
             } }
-            li { (then.unmet) " of " (text::count(then.apps.len(), "application")) " would miss their target on average, be overloaded or have no path" }
+            li { (then.unmet) " of " (text::count(then.apps.len(), "application")) " would miss their target on average, be overloaded or have no path; now it is " (now.unmet) }
             li { (text::count(moves, "application")) " would move" }
             @if then.alone { li { "Plan of this gateway alone; the site would make its own plan when it happens" } }
         }
