@@ -170,6 +170,7 @@ mod tests {
             add_path: false,
             graceful_restart: None,
             restarted: false,
+            extended_messages: false,
         };
         let multi = |afi, safi| Capability::MultiProtocol { afi, safi };
         let open = |asn: u16, capabilities| OpenMessage {

@@ -144,7 +144,7 @@ fn of_peer(state: &State, peer: &Peer) -> PeerInKernel {
 fn for_probes(state: &State, table: &Table) -> usize {
     let segments = state.nexthops.values().filter_map(|nexthop| match nexthop {
         Nexthop::Segment { sid, .. } => Some(IpNet::V6((*sid).into())),
-        Nexthop::Gateway { .. } => None,
+        Nexthop::Gateway { .. } | Nexthop::Blackhole { .. } => None,
     });
     let segments: BTreeSet<IpNet> = segments.collect();
     let in_table = segments
