@@ -177,7 +177,7 @@ fn a_path_that_bfd_finds_broken_ends_the_session_at_once_and_keeps_nothing() {
     let [theirs] = &reasons(1)[..] else {
         panic!("{:?}", reasons(1));
     };
-    assert!(theirs.ends_with("subcode 10"), "{theirs}");
+    assert!(theirs.ends_with("subcode 10 (BFD down)"), "{theirs}");
     // A neighbour may begin BFD with the session only, so the session is tried without.
     network.pass(Duration::from_secs(10));
     assert!(network.nodes[0].speaker.is_up(FIRST));
