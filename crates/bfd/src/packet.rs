@@ -88,6 +88,8 @@ pub enum Discard {
     UnknownNeighbour,
     /// The session with Your Discriminator is with another address.
     WrongAddress,
+    /// The session is up on another interface.
+    WrongInterface,
 }
 
 /// The length of a packet without authentication.

@@ -158,6 +158,10 @@ impl Session {
         self.local
     }
 
+    pub(crate) fn is_up(&self) -> bool {
+        self.state == State::Up
+    }
+
     /// Uses other intervals from now on. While the session is up, slower sending and faster detection
     /// wait for the end of the Poll Sequence (RFC 5880 §6.8.3).
     pub(crate) fn reconfigure(&mut self, now: Instant, config: Config, random: &mut impl RngCore) {

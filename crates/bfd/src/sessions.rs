@@ -42,6 +42,8 @@ keiro_stats::reasons! {
         unknown_neighbour,
         /// The discriminator is that of a session with another address.
         wrong_address,
+        /// The session is up on another interface.
+        wrong_interface,
     }
 }
 
@@ -55,6 +57,8 @@ pub struct Datagram<'a> {
     pub from: IpAddr,
     /// Its TTL or hop limit on arrival; `None`: not known, which counts as wrong.
     pub ttl: Option<u8>,
+    /// Index of the interface that it came by; `None`: not known.
+    pub interface: Option<u32>,
     pub payload: &'a [u8],
 }
 
@@ -103,6 +107,9 @@ pub struct Sessions {
 struct Entry {
     session: Session,
     address: IpAddr,
+    /// The interface of the packet that brought the session up. That packet had our discriminator, which only
+    /// the neighbour knows, so that it can be trusted.
+    interface: Option<u32>,
     /// As in `deadlines`.
     deadline: Option<Instant>,
 }
@@ -149,6 +156,7 @@ impl Sessions {
         let entry = Entry {
             session: Session::new(now, discriminator, config),
             address,
+            interface: None,
             deadline: None,
         };
         self.all.insert(id, entry);
@@ -210,7 +218,14 @@ impl Sessions {
         let packet = ControlPacket::decode(datagram.payload)?;
         let id = self.session_of(&packet, datagram.from)?;
         let entry = self.all.get_mut(&id).expect("indices name sessions");
+        let interfaces = entry.interface.zip(datagram.interface);
+        if entry.session.is_up() && interfaces.is_some_and(|(own, other)| own != other) {
+            return Err(Discard::WrongInterface);
+        }
         let change = entry.session.handle_packet(now, &packet, &mut self.random);
+        if change == Some(Change::Up) {
+            entry.interface = datagram.interface;
+        }
         self.report(id, change);
         self.on_touched(now, id);
         Ok(id)
@@ -373,6 +388,7 @@ impl Discards {
             Discard::MissingDiscriminator => &mut self.missing_discriminator,
             Discard::UnknownNeighbour => &mut self.unknown_neighbour,
             Discard::WrongAddress => &mut self.wrong_address,
+            Discard::WrongInterface => &mut self.wrong_interface,
         }
     }
 }

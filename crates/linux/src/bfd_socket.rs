@@ -11,7 +11,7 @@ use nix::{
     cmsg_space,
     sys::socket::{
         ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, setsockopt,
-        sockopt::{Ipv4RecvTtl, Ipv6RecvHopLimit, RcvBufForce},
+        sockopt::{Ipv4PacketInfo, Ipv4RecvTtl, Ipv6RecvHopLimit, Ipv6RecvPacketInfo, RcvBufForce},
     },
 };
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
@@ -39,6 +39,8 @@ pub struct Received {
     pub from: IpAddr,
     /// Its TTL or hop limit; `None`: the kernel did not report it.
     pub ttl: Option<u8>,
+    /// Index of the interface that it came by; `None`: the kernel did not report it.
+    pub interface: Option<u32>,
 }
 
 /// Where packets to one neighbour go, and from where.
@@ -87,10 +89,14 @@ impl Receiver {
         )?;
         socket.set_nonblocking(true)?;
         match version {
-            IpVersion::V4 => setsockopt(&socket, Ipv4RecvTtl, &true)?,
+            IpVersion::V4 => {
+                setsockopt(&socket, Ipv4RecvTtl, &true)?;
+                setsockopt(&socket, Ipv4PacketInfo, &true)?;
+            }
             IpVersion::V6 => {
                 socket.set_only_v6(true)?;
                 setsockopt(&socket, Ipv6RecvHopLimit, &true)?;
+                setsockopt(&socket, Ipv6RecvPacketInfo, &true)?;
             }
         }
         if setsockopt(&socket, RcvBufForce, &RECEIVE_BUFFER_BYTES).is_err() {
@@ -110,7 +116,7 @@ impl Receiver {
     /// The socket is broken.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<Received>> {
         let mut parts = [IoSliceMut::new(buffer)];
-        let mut space = cmsg_space!(libc::c_int);
+        let mut space = cmsg_space!(libc::c_int, libc::in6_pktinfo);
         let descriptor = self.socket.as_raw_fd();
         let message = loop {
             let flags = MsgFlags::MSG_DONTWAIT;
@@ -122,13 +128,21 @@ impl Receiver {
             }
         };
         // Without control messages that can be read it is not known.
-        let mut controls = message.cmsgs().into_iter().flatten();
-        let ttl = controls.find_map(|part| match part {
-            ControlMessageOwned::Ipv4Ttl(ttl) | ControlMessageOwned::Ipv6HopLimit(ttl) => {
-                u8::try_from(ttl).ok()
+        let (mut ttl, mut interface) = (None, None);
+        for part in message.cmsgs().into_iter().flatten() {
+            match part {
+                ControlMessageOwned::Ipv4Ttl(found) | ControlMessageOwned::Ipv6HopLimit(found) => {
+                    ttl = u8::try_from(found).ok();
+                }
+                ControlMessageOwned::Ipv4PacketInfo(found) => {
+                    interface = u32::try_from(found.ipi_ifindex).ok();
+                }
+                ControlMessageOwned::Ipv6PacketInfo(found) => {
+                    interface = Some(found.ipi6_ifindex);
+                }
+                _ => {}
             }
-            _ => None,
-        });
+        }
         let from = message.address.and_then(|address| {
             let v4 = address.as_sockaddr_in().map(|it| it.ip().into());
             v4.or_else(|| address.as_sockaddr_in6().map(|it| it.ip().into()))
@@ -138,6 +152,7 @@ impl Receiver {
             // A datagram has a source.
             from: from.unwrap_or(Ipv4Addr::UNSPECIFIED.into()),
             ttl,
+            interface,
         }))
     }
 }
@@ -277,6 +292,7 @@ mod tests {
             let mut buffer = [0; 3];
             let received = eventually("a datagram", || receiver.receive(&mut buffer).unwrap());
             assert_eq!((received.from, received.ttl), (address, Some(255)));
+            assert_eq!(received.interface, interface::index("lo"));
             // What there is no room for is lost.
             assert_eq!((received.length, &buffer), (3, b"hel"));
             assert_eq!(receiver.receive(&mut buffer).unwrap(), None);

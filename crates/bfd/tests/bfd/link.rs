@@ -107,6 +107,7 @@ impl Pair {
         let datagram = Datagram {
             from: address(1 - to),
             ttl: Some(255),
+            interface: None,
             payload,
         };
         // Old packets may name a session by a number that it never had.

@@ -13,6 +13,7 @@ use keiro_units::Instant;
 use encoder::Raw;
 
 const ID: SessionId = SessionId(7);
+const INTERFACE: u32 = 3;
 
 fn neighbour() -> IpAddr {
     "192.0.2.2".parse().unwrap()
@@ -54,9 +55,14 @@ impl Router {
     }
 
     fn receive_octets(&mut self, payload: &[u8]) -> Result<SessionId, Discard> {
+        self.receive_by(INTERFACE, payload)
+    }
+
+    fn receive_by(&mut self, interface: u32, payload: &[u8]) -> Result<SessionId, Discard> {
         let datagram = Datagram {
             from: neighbour(),
             ttl: Some(255),
+            interface: Some(interface),
             payload,
         };
         let result = self.sessions.handle_datagram(self.now, &datagram);

@@ -117,7 +117,12 @@ fn only_a_direct_neighbour_at_its_own_address_is_heard() {
     ];
     for (from, ttl, packet, discard) in cases {
         let payload = &packet.octets();
-        let datagram = Datagram { from, ttl, payload };
+        let datagram = Datagram {
+            from,
+            ttl,
+            interface: None,
+            payload,
+        };
         let result = router.sessions.handle_datagram(at(0), &datagram);
         assert_eq!(result, Err(discard));
     }
@@ -184,6 +189,32 @@ fn the_state_follows_the_neighbours() {
         );
         assert!(sent.iter().all(|packet| packet.last == 0));
     }
+}
+
+#[test]
+fn a_session_that_is_up_takes_packets_of_its_interface_only() {
+    let (mut router, packet) = in_state(State::Up);
+    let other = crate::INTERFACE + 1;
+    // What anyone on another link can say in the neighbour's name.
+    let forged = Raw {
+        state: DOWN,
+        your: 0,
+        ..packet
+    };
+    let result = router.receive_by(other, &forged.octets());
+    assert_eq!(result, Err(Discard::WrongInterface));
+    assert_eq!(router.status().state, State::Up);
+    assert_eq!(router.sessions.discards().wrong_interface, 1);
+    // The neighbour's own packets come by another link only after the session has ended.
+    router.run(router.now + ms(1000));
+    assert_eq!(router.status().state, State::Down);
+    let down = Raw {
+        state: DOWN,
+        your: 0,
+        ..packet
+    };
+    assert_eq!(router.receive_by(other, &down.octets()), Ok(ID));
+    assert_eq!(router.status().state, State::Init);
 }
 
 #[test]

@@ -145,6 +145,7 @@ impl Sessions {
                 let datagram = Datagram {
                     from: received.from,
                     ttl: received.ttl,
+                    interface: received.interface,
                     payload: &self.buffer[..received.length],
                 };
                 // Counted by reason.
