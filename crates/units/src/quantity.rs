@@ -54,7 +54,11 @@ impl Bandwidth {
         if self.0 == 0 {
             return Duration::MAX;
         }
-        duration_of(bit_nanos(bytes).div_ceil(u128::from(self.0)))
+        let count = bit_nanos(bytes);
+        match u64::try_from(count) {
+            Ok(count) => Duration::from_nanos(count.div_ceil(self.0)),
+            Err(_) => duration_of(count.div_ceil(u128::from(self.0))),
+        }
     }
 
     /// As [`transmission_time_ceil`](Self::transmission_time_ceil), rounded down.
@@ -62,7 +66,7 @@ impl Bandwidth {
         if self.0 == 0 {
             return Duration::MAX;
         }
-        duration_of(bit_nanos(bytes) / u128::from(self.0))
+        duration_of(quotient(bit_nanos(bytes), self.0))
     }
 
     /// As [`transmission_time_ceil`](Self::transmission_time_ceil), rounded to the nearest
@@ -71,14 +75,13 @@ impl Bandwidth {
         if self.0 == 0 {
             return Duration::MAX;
         }
-        let rate = u128::from(self.0);
-        duration_of((bit_nanos(bytes) + rate / 2) / rate)
+        duration_of(quotient(bit_nanos(bytes) + u128::from(self.0 / 2), self.0))
     }
 
     /// The bytes that fit into `duration` at this rate, rounded down; saturates.
     pub fn bytes_in_floor(self, duration: Duration) -> ByteCount {
-        let bytes = u128::from(self.0).saturating_mul(duration.as_nanos())
-            / (BITS_PER_BYTE * NANOS_PER_SECOND);
+        let count = u128::from(self.0).saturating_mul(duration.as_nanos());
+        let bytes = quotient(count, (BITS_PER_BYTE * NANOS_PER_SECOND) as u64);
         ByteCount(u64::try_from(bytes).unwrap_or(u64::MAX))
     }
 
@@ -271,6 +274,14 @@ impl fmt::Display for Probability {
 /// 10^-9 bit: a count whose quotient by bit/s is nanoseconds, and by nanoseconds bit/s.
 fn bit_nanos(bytes: ByteCount) -> u128 {
     u128::from(bytes.0) * BITS_PER_BYTE * NANOS_PER_SECOND
+}
+
+/// Rounded down. What is asked for with every packet fits into 64 bits, where a division takes a fraction of the time.
+fn quotient(count: u128, by: u64) -> u128 {
+    match u64::try_from(count) {
+        Ok(count) => u128::from(count / by),
+        Err(_) => count / u128::from(by),
+    }
 }
 
 fn duration_of(nanos: u128) -> Duration {

@@ -167,6 +167,20 @@ impl SendScheduler {
         })
     }
 
+    /// After a packet of IP packets: the next turn, if it is again the same tenant's and only IP packets may leave in
+    /// it. `None`: [`poll_next`](Self::poll_next) decides.
+    pub(crate) fn poll_same(
+        &mut self,
+        now: Instant,
+        path: SendingPath,
+        grant: SchedulerGrant,
+    ) -> Option<SchedulerGrant> {
+        if path.control_waits || self.queues.has_woken(path.id) {
+            return None;
+        }
+        self.tenants.poll_same(now, path, grant)
+    }
+
     /// When something may leave over a path, pacing aside; in the past: at once.
     pub(crate) fn waits_until(&self, path: SendingPath) -> Option<Instant> {
         let is_woken = self.queues.has_woken(path.id) || path.control_waits;

@@ -48,9 +48,18 @@ struct Batch {
 }
 
 impl Batch {
-    /// Another packet fits behind `len` bytes.
-    fn has_room(&self, len: usize) -> bool {
-        self.segments == 0 || len + self.payload_max <= BATCH_LEN_MAX
+    /// Another packet fits into `buf`.
+    fn has_room(&self, buf: &TransmitBuf) -> bool {
+        let fits = self.segments == 0 || buf.bytes.len() + self.payload_max <= BATCH_LEN_MAX;
+        fits && self.segments < buf.segments_max
+    }
+
+    /// Longest UDP payload of the next packet.
+    fn limit(&self) -> usize {
+        match self.segments {
+            0 => self.payload_max,
+            _ => self.segment,
+        }
     }
 
     /// A packet of `len` bytes was written; `false`: it is the last.
@@ -76,6 +85,7 @@ enum NextPacket {
 }
 
 /// A packet that was written and sealed.
+#[derive(Clone, Copy)]
 struct WrittenPacket {
     /// Bytes of UDP payload.
     len: usize,
@@ -382,21 +392,24 @@ impl Session {
             segments: 0,
             ecn: 0,
         };
-        while batch.segments < buf.segments_max && batch.has_room(buf.bytes.len()) {
+        while batch.has_room(buf) {
             let spread = self.settings.aggregation.spread;
             self.paths.queue_parity(now, id, spread, uplinks);
             let Some(next) = self.poll_next(now, id, &mut batch) else {
                 break;
             };
-            let Some(written) = self.write_next(now, id, next, &batch, buf, uplinks) else {
-                break;
+            let goes_on = match next {
+                NextPacket::IpPackets(grant) => self.write_turn(now, id, grant, &mut batch, buf),
+                NextPacket::Copy => {
+                    let written = self.write_copy(now, id, buf);
+                    written.is_some_and(|written| self.on_batched(id, written, &mut batch))
+                }
+                NextPacket::Frames(grant) => {
+                    let written = self.write_frames(now, id, grant, &batch, buf, uplinks);
+                    written.is_some_and(|written| self.on_batched(id, written, &mut batch))
+                }
             };
-            let path = self.paths.get_mut(id)?;
-            if written.is_eliciting {
-                path.on_eliciting_batched();
-                self.took_turn = true;
-            }
-            if !batch.add(written.len, path.ip_overhead()) {
+            if !goes_on {
                 break;
             }
         }
@@ -442,41 +455,79 @@ impl Session {
         (!is_last).then_some(NextPacket::Frames(grant))
     }
 
-    /// Writes and seals the next packet of a batch; `None`: there is nothing to send.
-    fn write_next(
+    /// A packet of a batch was written; `false`: it is the last.
+    fn on_batched(&mut self, id: PathId, written: WrittenPacket, batch: &mut Batch) -> bool {
+        let Some(path) = self.paths.get_mut(id) else {
+            return false;
+        };
+        if written.is_eliciting {
+            path.on_eliciting_batched();
+            self.took_turn = true;
+        }
+        batch.add(written.len, path.ip_overhead())
+    }
+
+    /// Writes and seals packets of IP packets as long as nothing else may leave: one decision of the scheduler serves
+    /// them all. `false`: the batch is complete.
+    fn write_turn(
         &mut self,
         now: Instant,
         id: PathId,
-        next: NextPacket,
+        grant: SchedulerGrant,
+        batch: &mut Batch,
+        buf: &mut TransmitBuf,
+    ) -> bool {
+        let Some(sending) = self.paths.get(id).map(|path| self.sending_path(path)) else {
+            return false;
+        };
+        let mut grant = grant;
+        loop {
+            let start = buf.bytes.len();
+            let Some(packet) = self.write_ip_packets(now, id, grant, batch.limit(), buf) else {
+                return false;
+            };
+            let written = WrittenPacket {
+                len: packet.len,
+                is_eliciting: true,
+            };
+            self.seal(now, id, buf, start, packet.into());
+            if !self.on_batched(id, written, batch) {
+                return false;
+            }
+            let may_send = self.paths.get(id).is_some_and(Path::may_send_eliciting);
+            if !(batch.has_room(buf) && batch.paced && may_send) {
+                return true;
+            }
+            let same = self.scheduler.poll_same(now, sending, grant);
+            match same.filter(|next| next.ecn() == batch.ecn) {
+                Some(next) => grant = next,
+                None => return true,
+            }
+        }
+    }
+
+    /// Writes and seals a packet of items and frames of the protocol; `None`: there is nothing to send.
+    fn write_frames(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        grant: Option<SchedulerGrant>,
         batch: &Batch,
         buf: &mut TransmitBuf,
         uplinks: &mut Uplinks,
     ) -> Option<WrittenPacket> {
         let start = buf.bytes.len();
-        let packet = match next {
-            NextPacket::Copy => return self.write_copy(now, id, buf),
-            NextPacket::IpPackets(grant) => {
-                let limit = match batch.segments {
-                    0 => batch.payload_max,
-                    _ => batch.segment,
-                };
-                self.write_ip_packets(now, id, grant, limit, buf)?
-            }
-            NextPacket::Frames(grant) => {
-                let packet = self.write_packet(now, id, batch.payload_max, grant, buf);
-                if let (None, Some(grant)) = (&packet, grant) {
-                    self.scheduler.on_refused(id, grant);
-                }
-                let packet = packet?;
-                if let Some(grant) = grant {
-                    self.on_granted_written(now, id, grant, &packet);
-                }
-                if packet.copies.is_some() {
-                    self.copy_aggregate(now, id, &buf.bytes[start..], &packet, uplinks);
-                }
-                packet
-            }
-        };
+        let packet = self.write_packet(now, id, batch.payload_max, grant, buf);
+        if let (None, Some(grant)) = (&packet, grant) {
+            self.scheduler.on_refused(id, grant);
+        }
+        let packet = packet?;
+        if let Some(grant) = grant {
+            self.on_granted_written(now, id, grant, &packet);
+        }
+        if packet.copies.is_some() {
+            self.copy_aggregate(now, id, &buf.bytes[start..], &packet, uplinks);
+        }
         let written = WrittenPacket {
             len: packet.len,
             is_eliciting: packet.kind.is_ack_eliciting(),

@@ -6,7 +6,7 @@ use super::SendScheduler;
 use crate::{
     id::{AppId, PathId, TenantId},
     session::tenant::{
-        Contradiction, FlowKey, Leaving, LeavingPart, NewIpPacket, PathMtu, SchedulerGrant,
+        Contradiction, FlowKey, LeavingPart, NewIpPacket, PathMtu, SchedulerGrant, TakenPacket,
     },
     tenant::{PacketDrops, TenantConfig, TenantError},
 };
@@ -73,19 +73,19 @@ impl SendScheduler {
         self.tenants.poll_part(path, tenant)
     }
 
-    /// Takes the IP packet that was announced.
-    pub(crate) fn take_packet(&mut self, path: PathId, tenant: TenantId) -> Option<Leaving> {
-        self.tenants.take(path, tenant)
-    }
-
-    /// The length of the next IP packet of a turn, if it may share the datagram that is being written.
-    pub(crate) fn next_packet_of(
+    /// Takes the IP packet that was announced, and looks at the next.
+    pub(crate) fn take_packet(
         &mut self,
         now: Instant,
         path: PathId,
         grant: SchedulerGrant,
-    ) -> Option<usize> {
-        self.tenants.next_of(now, path, grant)
+    ) -> Option<TakenPacket> {
+        self.tenants.take(now, path, grant)
+    }
+
+    /// Drops the IP packet that was announced: the path has less room than when it was accepted.
+    pub(crate) fn drop_too_long(&mut self, path: PathId, tenant: TenantId) {
+        self.tenants.drop_too_long(path, tenant);
     }
 
     /// The controllers of a path begin anew. `forgotten`: nothing in flight on it is waited for.

@@ -116,6 +116,11 @@ pub(crate) struct SendingPath {
 }
 
 impl SendingPath {
+    /// Bytes of a datagram that begins with an IP packet. What is longer than a datagram leaves in parts.
+    fn needed(&self, first: FirstPacket) -> u64 {
+        (first.len as u64 + self.packet_overhead).min(self.mtu.into())
+    }
+
     pub(crate) fn id_and_mtu(&self) -> PathMtu {
         PathMtu {
             path: self.id,
@@ -188,6 +193,15 @@ pub(crate) struct Leaving {
     pub(crate) since: Instant,
     pub(crate) marked: bool,
     pub(crate) data: Vec<u8>,
+}
+
+/// An IP packet that was taken.
+#[derive(Debug)]
+pub(crate) struct TakenPacket {
+    pub(crate) packet: Leaving,
+    /// The length of the next one of the same tenant, if it may share the datagram that is being written: it must have
+    /// the same ECN bits.
+    pub(crate) next_len: Option<usize>,
 }
 
 impl Tenants {
@@ -431,10 +445,7 @@ impl Tenants {
                 ItemsState::None | ItemsState::Coalescing => packet.map(GrantKind::IpPackets),
             };
             let needed = match kind {
-                // What is longer than a datagram leaves in parts.
-                Some(GrantKind::IpPackets(first)) => {
-                    (first.len as u64 + path.packet_overhead).min(path.mtu.into())
-                }
+                Some(GrantKind::IpPackets(first)) => path.needed(first),
                 _ => u64::from(path.mtu),
             };
             let mut grant = SchedulerGrant {
@@ -459,6 +470,30 @@ impl Tenants {
         None
     }
 
+    /// See [`SendScheduler::poll_same`](super::scheduler::SendScheduler::poll_same).
+    pub(crate) fn poll_same(
+        &mut self,
+        now: Instant,
+        path: SendingPath,
+        grant: SchedulerGrant,
+    ) -> Option<SchedulerGrant> {
+        let path_tenants = self.paths.get_mut(path.id)?;
+        let (start_tag, id) = path_tenants.ready.first()?;
+        let tenant_path = path_tenants.tenant_paths.get_mut(id)?;
+        if id != grant.tenant || tenant_path.has_items() {
+            return None;
+        }
+        // It was taken out of its flow when the packet before was written.
+        let first = tenant_path.staged_packet()?;
+        let held_back = tenant_path.held_back(now, path.needed(first));
+        held_back.is_none().then(|| SchedulerGrant {
+            tenant: id,
+            kind: GrantKind::IpPackets(first),
+            room: tenant_path.room(),
+            start_tag,
+        })
+    }
+
     /// Frames of the protocol itself are to leave: tenant 0 has a turn whatever its window says.
     fn on_control(&mut self, now: Instant, path: PathId, mtu: u16) {
         if let Some(zero) = self.tenants.get(&TenantId::ZERO) {
@@ -466,29 +501,6 @@ impl Tenants {
             path_tenants.tenant_path(now, TenantId::ZERO, &zero.config, mtu);
             path_tenants.make_ready_now(TenantId::ZERO);
         }
-    }
-
-    /// The length of the next packet of the same tenant, if it may share the datagram that is being
-    /// written: it must have the same ECN bits.
-    pub(crate) fn next_of(
-        &mut self,
-        now: Instant,
-        path: PathId,
-        grant: SchedulerGrant,
-    ) -> Option<usize> {
-        let path_tenants = self.paths.get_mut(path)?;
-        let tenant_path = path_tenants.tenant_paths.get_mut(grant.tenant)?;
-        let before = tenant_path.cost();
-        let first = tenant_path.first_packet(now);
-        let (after, delayed) = (tenant_path.cost(), tenant_path.take_delayed());
-        let tenant = self.tenants.get_mut(&grant.tenant)?;
-        tenant.drops.delayed += delayed;
-        for sum in [&mut tenant.cost, &mut self.cost, &mut path_tenants.cost] {
-            *sum = *sum + after - before;
-        }
-        first
-            .filter(|first| first.ecn == grant.ecn())
-            .map(|first| first.len)
     }
 
     /// Length of the next part, of at most `room` bytes, of the packet that [`poll_next`](Self::poll_next) has
@@ -513,23 +525,51 @@ impl Tenants {
         path_tenants.tenant_paths.get_mut(id)?.poll_part()
     }
 
-    /// Takes the packet that [`poll_next`](Self::poll_next) or [`next_of`](Self::next_of) has
-    /// announced.
-    pub(crate) fn take(&mut self, path: PathId, id: TenantId) -> Option<Leaving> {
+    /// Takes the packet whose turn it is, and looks at the next one.
+    pub(crate) fn take(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        grant: SchedulerGrant,
+    ) -> Option<TakenPacket> {
         let path_tenants = self.paths.get_mut(path)?;
-        let taken = path_tenants.tenant_paths.get_mut(id)?.take()?;
-        let tenant = self.tenants.get_mut(&id)?;
+        let tenant_path = path_tenants.tenant_paths.get_mut(grant.tenant)?;
+        let tenant = self.tenants.get_mut(&grant.tenant)?;
+        let before = tenant_path.cost();
+        let taken = tenant_path.take()?;
+        let next = tenant_path.first_packet(now);
         tenant.marked += u64::from(taken.marked);
-        let cost = taken.packet.cost();
+        tenant.drops.delayed += tenant_path.take_delayed();
+        let freed = before - tenant_path.cost();
         for sum in [&mut tenant.cost, &mut self.cost, &mut path_tenants.cost] {
-            *sum -= cost;
+            *sum -= freed;
         }
-        Some(Leaving {
-            app: taken.packet.app,
-            since: taken.packet.at,
-            marked: taken.marked,
-            data: taken.packet.data,
+        Some(TakenPacket {
+            packet: Leaving {
+                app: taken.packet.app,
+                since: taken.packet.at,
+                marked: taken.marked,
+                data: taken.packet.data,
+            },
+            next_len: next
+                .filter(|next| next.ecn == grant.ecn())
+                .map(|next| next.len),
         })
+    }
+
+    /// Drops the packet whose turn it is.
+    pub(crate) fn drop_too_long(&mut self, path: PathId, id: TenantId) {
+        let path_tenants = self.paths.get_mut(path);
+        let taken = path_tenants.and_then(|path_tenants| {
+            let cost = path_tenants.tenant_paths.get_mut(id)?.take()?.packet.cost();
+            path_tenants.cost -= cost;
+            Some(cost)
+        });
+        if let (Some(cost), Some(tenant)) = (taken, self.tenants.get_mut(&id)) {
+            tenant.cost -= cost;
+            tenant.drops.too_long += 1;
+            self.cost -= cost;
+        }
     }
 
     /// A packet that was granted has left. `bytes`: its IP bytes.

@@ -260,6 +260,15 @@ impl TenantPath {
         })
     }
 
+    /// The same of one that was looked at before; `None`: none was.
+    pub(super) fn staged_packet(&self) -> Option<FirstPacket> {
+        let packet = &self.staged.as_ref()?.packet;
+        Some(FirstPacket {
+            len: packet.data.len(),
+            ecn: packet.ecn,
+        })
+    }
+
     /// Packets that CoDel has dropped since the last call.
     pub(super) fn take_delayed(&mut self) -> u64 {
         std::mem::take(&mut self.flows.delayed)
@@ -348,6 +357,10 @@ impl TenantPath {
     /// no rest.)
     fn has_rested(&self, now: Instant) -> bool {
         self.in_flight == 0 && now >= self.sent_at.max(self.next_at) + REST
+    }
+
+    pub(super) fn has_items(&self) -> bool {
+        self.has_items
     }
 
     /// Messages, streams or datagrams of it may leave.

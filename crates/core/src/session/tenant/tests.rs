@@ -67,7 +67,8 @@ fn push(tenants: &mut Tenants, now: Instant, id: u32, len: usize) {
 /// Sends the next packet; whose it was, and wire bytes.
 fn pop(tenants: &mut Tenants, now: Instant) -> Option<(u32, u64)> {
     let grant = tenants.poll_next(now, REQUEST, |_| ItemsState::None)?;
-    let leaving = tenants.take(PATH, grant.tenant).expect("it was announced");
+    let taken = tenants.take(now, PATH, grant).expect("it was announced");
+    let leaving = taken.packet;
     let bytes = leaving.data.len() as u64 + OVERHEAD;
     tenants.on_sent(now, PATH, grant, bytes);
     Some((grant.tenant.0, bytes))
@@ -354,7 +355,10 @@ fn a_packet_in_parts_restarts_where_its_next_part_does_not_fit() {
             (1, 2, 3, 426)
         ]
     );
-    assert_eq!(tenants.take(PATH, one).expect("the whole").data.len(), 1280);
+    let grant = tenants.poll_next(at(0), REQUEST, |_| ItemsState::None);
+    let taken = tenants.take(at(0), PATH, grant.expect("it waits"));
+    let taken = taken.expect("the whole");
+    assert_eq!((taken.packet.data.len(), taken.next_len), (1280, Some(100)));
     assert_eq!(pop(&mut tenants, at(0)), Some((1, 100 + OVERHEAD)));
     // One that moves to another path begins anew there.
     push(&mut tenants, at(0), 1, 1280);
@@ -373,4 +377,40 @@ fn a_packet_in_parts_restarts_where_its_next_part_does_not_fit() {
     // Too long for three parts, and for any.
     assert_eq!(tenants.next_part_len(PathId(1), one, 400), None);
     tenants.check_invariants();
+}
+
+proptest! {
+    /// The next turn of the same tenant is the one that the scheduler would decide on.
+    #[test]
+    fn a_tenant_goes_on_only_where_it_is_its_turn_again(
+        steps in proptest::collection::vec((0u8..4, 1u32..4, 40usize..1400, 0u32..50), 1..200),
+        weights in [1u32..5, 1u32..5, 1u32..5],
+    ) {
+        let unit = Some(Bandwidth::from_mbit_per_second(2));
+        let mut tenants = tenants(&[
+            config(1, f64::from(weights[0]), ControllerConfig::Open),
+            config(2, f64::from(weights[1]), ControllerConfig::Keiro { unit }),
+            config(3, f64::from(weights[2]), ControllerConfig::Open),
+        ]);
+        let mut now = at(0);
+        for (what, id, len, us) in steps {
+            now += Duration::from_micros(us.into());
+            if what > 0 {
+                push(&mut tenants, now, id, len);
+                continue;
+            }
+            let mut next = tenants.poll_next(now, REQUEST, |_| ItemsState::None);
+            while let Some(grant) = next {
+                let taken = tenants.take(now, PATH, grant).expect("it was announced");
+                let bytes = taken.packet.data.len() as u64 + OVERHEAD;
+                tenants.on_sent(now, PATH, grant, bytes);
+                let same = tenants.poll_same(now, REQUEST, grant);
+                next = tenants.poll_next(now, REQUEST, |_| ItemsState::None);
+                if same.is_some() {
+                    prop_assert_eq!(next, same);
+                }
+                tenants.check_invariants();
+            }
+        }
+    }
 }

@@ -80,9 +80,10 @@ impl Session {
         let are_counted = self.scheduler.queues().has_spread_apps();
         let mut counted = Vec::new();
         while next.is_some_and(|len| buf.bytes.len() + frame_len(grant, len) <= end) {
-            let Some(leaving) = self.scheduler.take_packet(id, grant.tenant) else {
+            let Some(taken) = self.scheduler.take_packet(now, id, grant) else {
                 break;
             };
+            let leaving = taken.packet;
             if std::mem::take(&mut is_first) {
                 frames.push(SentFrame::Packets {
                     app: leaving.app,
@@ -99,7 +100,7 @@ impl Session {
                 counted.push((leaving.app, leaving.data.len() as u64));
             }
             buf.spare.push(leaving.data);
-            next = self.scheduler.next_packet_of(now, id, grant);
+            next = taken.next_len;
         }
         for (app, bytes) in counted {
             self.scheduler.on_app_bytes_sent(app, id, bytes);
@@ -138,9 +139,7 @@ impl Session {
 
     /// Drops the packet whose turn it is: the path has less room than when it was accepted.
     fn drop_too_long(&mut self, id: PathId, tenant: TenantId) {
-        self.scheduler.take_packet(id, tenant);
-        self.scheduler
-            .count_drop(tenant, |drops| drops.too_long += 1);
+        self.scheduler.drop_too_long(id, tenant);
     }
 
     /// What a datagram begins with that has room for `clear` bytes; `None`: the packet is too long.
@@ -192,14 +191,14 @@ impl Session {
         if !part.is_last() {
             return None;
         }
-        let leaving = self.scheduler.take_packet(id, grant.tenant)?;
+        let taken = self.scheduler.take_packet(now, id, grant)?;
+        let (leaving, next) = (taken.packet, taken.next_len);
         let (app, bytes) = (leaving.app, leaving.data.len() as u64);
         frames.push(SentFrame::Packets {
             app,
             since: leaving.since,
         });
         buf.spare.push(leaving.data);
-        let next = self.scheduler.next_packet_of(now, id, grant);
         self.scheduler.on_app_bytes_sent(app, id, bytes);
         next
     }
