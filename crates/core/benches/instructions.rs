@@ -424,9 +424,7 @@ impl Pair {
             ecn: 0,
             received_at: self.now,
         };
-        for datagram in self.wire.chunks_mut(segment) {
-            self.ends[1 - from].handle_datagram(self.now, meta, datagram);
-        }
+        self.ends[1 - from].handle_datagrams(self.now, meta, &mut self.wire, segment);
     }
 
     #[inline(never)]

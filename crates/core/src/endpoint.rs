@@ -4,6 +4,7 @@ mod handshake_load;
 mod handshake_queue;
 mod handshake_seeds;
 mod handshakes;
+mod joined;
 mod networks;
 mod peer_addresses;
 mod peer_reports;
@@ -33,6 +34,7 @@ use self::{
     handshake_load::HandshakeLoad,
     handshake_queue::HandshakeQueue,
     handshake_seeds::HandshakeSeeds,
+    joined::JoinedDatagrams,
     peer_addresses::PeerAddresses,
     peer_reports::PeerReports,
     replies::{Replies, UnpacedPacket},
@@ -302,13 +304,8 @@ impl Endpoint {
     pub fn begin_turn(&mut self, now: Instant) {
         self.turns.begin(now);
         while let Some((peer, meta, mut packet)) = self.turns.poll() {
-            let cost = match DataHeader::decode(&packet) {
-                Some(header) => {
-                    let now = now.max(meta.received_at);
-                    self.handle_data_of(now, meta, header, peer, &mut packet).1
-                }
-                None => 0,
-            };
+            let now = now.max(meta.received_at);
+            let cost = self.handle_waited(now, meta, peer, &mut packet);
             self.turns.on_waited(cost);
         }
     }
@@ -316,12 +313,40 @@ impl Endpoint {
     /// Takes a datagram that arrived; it is decrypted in place. Bad ones are counted, never an
     /// error.
     pub fn handle_datagram(&mut self, now: Instant, meta: DatagramMeta, data: &mut [u8]) {
+        match data.is_empty() {
+            true => self.handle_other(now, meta, data),
+            false => self.handle_datagrams(now, meta, data, data.len()),
+        }
+    }
+
+    /// Takes datagrams that arrived together, as the kernel joins them: each is `stride` bytes of `data`, only the
+    /// last may be shorter. The same as [`handle_datagram`](Self::handle_datagram) of one after the other, for less:
+    /// the peer is looked for once as long as they are of one.
+    pub fn handle_datagrams(
+        &mut self,
+        now: Instant,
+        meta: DatagramMeta,
+        data: &mut [u8],
+        stride: usize,
+    ) {
+        let mut datagrams = JoinedDatagrams::new(data, stride);
+        while let Some(datagram) = datagrams.next() {
+            match DataHeader::decode(datagram) {
+                Some(header) if datagram[0] == KIND_DATA => {
+                    self.handle_data(now, meta, (header, datagram), &mut datagrams);
+                }
+                _ => self.handle_other(now, meta, datagram),
+            }
+        }
+    }
+
+    /// Takes a datagram that is no data packet.
+    fn handle_other(&mut self, now: Instant, meta: DatagramMeta, data: &mut [u8]) {
         let is_of_peer = match data.first() {
-            None => {
+            None | Some(&KIND_DATA) => {
                 self.drops.truncated += 1;
                 false
             }
-            Some(&KIND_DATA) => self.handle_data(now, meta, data),
             Some(&KIND_INITIATION) => self.handle_initiation(now, meta, data),
             Some(&KIND_RESPONSE) => {
                 let has_index = self.has_index(data.get(8..12));
@@ -680,42 +705,74 @@ impl Endpoint {
         }
     }
 
-    /// Whether it was authentic.
-    fn handle_data(&mut self, now: Instant, meta: DatagramMeta, data: &mut [u8]) -> bool {
-        let Some(header) = DataHeader::decode(data) else {
-            self.drops.truncated += 1;
-            return false;
-        };
-        let Some(id) = self.by_index.get(&header.receiver).copied() else {
-            self.drops.unknown_index += 1;
-            return false;
-        };
-        if self.turns.admits(id) {
-            return self.handle_data_of(now, meta, header, id, data).0;
-        }
-        let dropped = self.turns.push(id, meta, data.to_vec());
-        if let Some(session) = self.peers.get_mut(&id) {
-            session.drops.over_budget += dropped;
-        }
-        true
-    }
-
-    /// Handles a packet with an index of a peer; whether it was authentic, and what it cost.
-    fn handle_data_of(
+    /// Handles a packet, and those behind it as long as they have the same index.
+    fn handle_data(
         &mut self,
         now: Instant,
         meta: DatagramMeta,
-        header: DataHeader,
-        id: PeerId,
-        data: &mut [u8],
-    ) -> (bool, u64) {
+        first: (DataHeader, &mut [u8]),
+        others: &mut JoinedDatagrams<'_>,
+    ) {
+        let (mut header, mut datagram) = first;
+        let index = header.receiver;
+        let Some(id) = self.by_index.get(&index).copied() else {
+            self.drops.unknown_index += 1;
+            return self.overflows.on_datagram(meta.socket, false);
+        };
         let Some(session) = self.peers.get_mut(&id) else {
-            return (false, 0);
+            return self.overflows.on_datagram(meta.socket, false);
         };
         session.tracer.on_time(now);
-        let is_authentic = session.handle_data(now, meta, header, data);
+        loop {
+            let is_of_peer = match self.turns.admits(id) {
+                true => {
+                    let is_authentic = session.handle_data(now, meta, header, datagram);
+                    self.turns.on_cost(id, session.take_cost());
+                    is_authentic
+                }
+                false => {
+                    session.drops.over_budget += self.turns.push(id, meta, datagram.to_vec());
+                    true
+                }
+            };
+            self.overflows.on_datagram(meta.socket, is_of_peer);
+            // Where the keys of the index are gone, the next is of no peer.
+            if !session.retired.is_empty() || session.has_refusal() {
+                break;
+            }
+            match others.next_to(index) {
+                Some(next) => (header, datagram) = next,
+                None => break,
+            }
+        }
+        self.on_packets_handled(now, id);
+    }
+
+    /// Handles a packet that has waited for its peer's turn; what it cost.
+    fn handle_waited(
+        &mut self,
+        now: Instant,
+        meta: DatagramMeta,
+        id: PeerId,
+        data: &mut [u8],
+    ) -> u64 {
+        let header = DataHeader::decode(data);
+        let Some((header, session)) = header.zip(self.peers.get_mut(&id)) else {
+            return 0;
+        };
+        session.tracer.on_time(now);
+        session.handle_data(now, meta, header, data);
         let cost = session.take_cost();
         self.turns.on_cost(id, cost);
+        self.on_packets_handled(now, id);
+        cost
+    }
+
+    /// Does what follows from packets of a peer for the others.
+    fn on_packets_handled(&mut self, now: Instant, id: PeerId) {
+        let Some(session) = self.peers.get_mut(&id) else {
+            return;
+        };
         for index in session.retired.drain(..) {
             self.by_index.remove(&index);
         }
@@ -726,6 +783,5 @@ impl Endpoint {
         if let Some(packet) = refusal {
             self.send_beside_pacer(now, id, packet.into());
         }
-        (is_authentic, cost)
     }
 }

@@ -127,6 +127,11 @@ impl Session {
         }
     }
 
+    /// There is a packet for [`poll_refusal`](Self::poll_refusal).
+    pub(crate) fn has_refusal(&self) -> bool {
+        self.refusals.packet.is_some()
+    }
+
     /// The packet that refuses a new incarnation, to be sent beside the pacer.
     pub(crate) fn poll_refusal(&mut self) -> Option<(SocketId, SocketAddr, Vec<u8>)> {
         self.refusals.packet.take()

@@ -78,7 +78,7 @@ impl Session {
             return false;
         };
         // Only what is authentic is at the peer's cost: others may know its index.
-        self.received_cost += match self.receiver.remote_paths().count() > cost::FEW_PATHS {
+        self.received_cost += match self.receiver.remote_path_count() > cost::FEW_PATHS {
             true => cost::PACKET_OF_MANY_PATHS,
             false => cost::PACKET,
         };

@@ -318,6 +318,10 @@ impl Receiver {
         self.remote_paths.keys()
     }
 
+    pub(crate) fn remote_path_count(&self) -> usize {
+        self.remote_paths.len()
+    }
+
     /// When something about the peer's path `path` is to be sent.
     pub(crate) fn due_of(&self, path: u8) -> Option<Instant> {
         let remote = self.remote_paths.get(path)?;

@@ -1,5 +1,6 @@
 //! The endpoint from outside: one file per behaviour.
 
+mod batches;
 mod cookies;
 mod diagnosis;
 mod drops;

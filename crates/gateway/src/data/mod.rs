@@ -378,9 +378,7 @@ impl DataThread {
                     ecn: received.ecn,
                     received_at: Instant::from_nanos(received.received_at_nanos),
                 };
-                for datagram in received.data.chunks_mut(received.stride) {
-                    endpoint.handle_datagram(now, meta, datagram);
-                }
+                endpoint.handle_datagrams(now, meta, received.data, received.stride);
             });
             match result {
                 // Another look would find nothing in most cases; if not, the next wait ends at once.
