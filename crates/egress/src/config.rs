@@ -11,6 +11,7 @@ mod peer;
 mod read;
 mod roas;
 mod rules;
+mod steering;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -36,6 +37,7 @@ use keiro_config::FileLimits;
 use keiro_linux::{bgp_socket::Md5Key, rule::InterfaceName};
 use serde::Deserialize;
 
+pub use self::steering::{Steered, TABLES_MAX};
 use crate::comparison::Settings;
 
 #[derive(Clone, Debug)]
@@ -84,6 +86,8 @@ pub struct EndpointConfig {
     pub classes: Vec<Class>,
     /// Multipath against single path; only with [`Mptcp::Precise`].
     pub comparison: Settings,
+    /// The egress peer of new connections, by client prefix; `None`: off.
+    pub steering: Option<Steered>,
 }
 
 /// A kind of traffic: connections to some ports of the server.

@@ -330,6 +330,7 @@ impl Role for Endpoint {
             &mut config.evidence_file,
             to,
         );
+        keep_value("steering", &old.steering, &mut config.steering, to);
         Ok(lines)
     }
 

@@ -21,7 +21,7 @@ use crate::{
     config::{EgressPeer, EndpointPeer, Neighbour},
     kernel::KernelView,
     multipath::ConnectionSettings,
-    status::{Compared, ComparisonStatus, KernelRoute, KernelStatus, PeerInKernel, PrefixStatus},
+    status::{Compared, ComparisonStatus, KernelRoute, KernelStatus, PeerInKernel, PrefixStatus, Steered, SteeredPrefix, SteeringStatus},
 };
 
 /// The egress peers, and what else may change at run time.
@@ -118,6 +118,21 @@ pub trait Forwarding: Send {
 
     /// The next decision about a client prefix.
     fn poll_decision(&mut self) -> Option<Compared> {
+        None
+    }
+
+    /// Totals of steering; `None`: it is off.
+    fn steering(&self) -> Option<SteeringStatus> {
+        None
+    }
+
+    /// The steering of the prefix of these clients, or of prefixes that are part of `_asked`.
+    fn steered(&self, _asked: IpNet) -> Vec<SteeredPrefix> {
+        Vec::new()
+    }
+
+    /// The next decision of steering.
+    fn poll_steered(&mut self) -> Option<Steered> {
         None
     }
 

@@ -13,6 +13,7 @@ mod path_manager;
 mod plan;
 mod reconfigure;
 mod routers;
+mod steering;
 mod underlay_routes;
 mod vrf;
 
@@ -35,6 +36,7 @@ use keiro_linux::{
     mptcp_pm::{self, PathManagerError},
     seg6::{Behaviour, Sid},
     segment_probe::SegmentProbe,
+    sock_diag,
     unix::{LockError, NamespaceLock},
     vrf::VrfError,
 };
@@ -47,14 +49,14 @@ use crate::{
     forwarding::{
         Configured, Forwarding, ForwardingError, NextHop, PeerIndex, RouteChange, Table, Via,
     },
-    status::{Compared, ComparisonStatus, KernelRoute, KernelStatus, PeerInKernel, PrefixStatus},
+    status::{Compared, ComparisonStatus, KernelRoute, KernelStatus, PeerInKernel, PrefixStatus, Steered, SteeredPrefix, SteeringStatus},
 };
 use evidence_file::EvidenceFile;
 use join_listeners::JoinListeners;
 pub use kernel_view::KernelView;
 use next_hop_tracker::{NextHopTracker, Resolutions};
 use path_manager::Paths;
-use plan::{Guard, Peer, Plan, Server, moved};
+use plan::{Guard, Marks, Peer, Plan, Server, moved};
 use routers::Routers;
 use underlay_routes::UnderlayRoutes;
 
@@ -87,6 +89,8 @@ pub struct Kernel {
     join_listeners: Option<JoinListeners>,
     /// Probes through segments that were sent last; `None`: one could not be sent.
     probes: BTreeMap<Ipv6Addr, Option<SegmentProbe>>,
+    /// Steers new connections; `None`: off.
+    steering: Option<steering::Driver>,
     /// Client prefixes whose routes changed since connections were last updated.
     moved: BTreeSet<IpNet>,
     /// Routes of egress peers that connections leave.
@@ -119,7 +123,13 @@ pub enum KernelError {
     },
     #[error("{0}; mptcp = \"off\" does without")]
     Mptcp(#[from] PathManagerError),
-    /// The thread that writes evidence to disk.
+    #[error("cannot mark connections by nftables: {0}; without [steering] none is needed")]
+    Nft(io::Error),
+    #[error("cannot set net.ipv4.tcp_fwmark_accept, which [steering] needs: {0}")]
+    AcceptMarks(io::Error),
+    #[error("cannot measure connections, which [steering] needs: {0}")]
+    Ended(sock_diag::DiagError),
+    /// The thread that writes evidence to disk, or runs nft.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
     #[error(transparent)]
@@ -166,6 +176,10 @@ impl Kernel {
                 reflector: config.reflectors.first().map(|first| first.address),
                 priority: config.rule_priority,
                 mptcp: config.mptcp,
+                steering: config.steering.as_ref().map(|steered| Marks {
+                    first_mark: steered.first_mark,
+                    first_table: steered.first_table,
+                }),
             }),
             guard: None,
         })?;
@@ -199,6 +213,12 @@ impl Kernel {
                 let paths = Paths::open(addresses, config.classes.clone(), comparison)?;
                 kernel.paths = Some(paths);
             }
+        }
+        match &config.steering {
+            Some(config) => {
+                kernel.steering = Some(steering::Driver::open(config, &kernel.plan, now())?);
+            }
+            None => drop(steering::remove_left().map_err(KernelError::Nft)?),
         }
         Ok(kernel)
     }
@@ -247,6 +267,7 @@ impl Kernel {
             evidence: None,
             join_listeners: None,
             probes: BTreeMap::new(),
+            steering: None,
             moved: BTreeSet::new(),
             draining: Draining::default(),
             _lock: lock,
@@ -372,6 +393,37 @@ impl Kernel {
         }
     }
 
+    /// Lets steering do what is due.
+    fn steer(&mut self, now: Instant) -> Vec<ForwardingError> {
+        let Some(mut steering) = self.steering.take() else {
+            return Vec::new();
+        };
+        let (routes, error) = steering.tend(now, self.reconciler.wanted(), &self.plan);
+        let mut errors: Vec<ForwardingError> = error.into_iter().collect();
+        if !routes.is_empty() {
+            errors.extend(self.put(&routes));
+        }
+        steering.apply(now);
+        self.steering = Some(steering);
+        errors
+    }
+
+    /// Moves steered connections to changed routes of egress peers.
+    fn follow_steered(&mut self, moved: &BTreeSet<IpNet>) -> Vec<ForwardingError> {
+        let Some(steering) = &mut self.steering else {
+            return Vec::new();
+        };
+        let concerns = |prefix: IpNet| {
+            let mut moved = moved.iter();
+            moved.any(|net| net.contains(&prefix) || prefix.contains(net))
+        };
+        let routes = steering.follow(now(), &concerns, self.reconciler.wanted(), &self.plan);
+        match routes.is_empty() {
+            true => Vec::new(),
+            false => self.put(&routes),
+        }
+    }
+
     fn table(&self, table: Table) -> u32 {
         match table {
             Table::Main => MAIN,
@@ -465,8 +517,15 @@ impl Forwarding for Kernel {
     }
 
     fn clear(&mut self, table: Table) -> Result<(), ForwardingError> {
+        let steered = match (table, &self.steering) {
+            (Table::Peer(peer), Some(steering)) => steering.table(peer),
+            _ => None,
+        };
         let table = self.table(table);
-        let changes = self.numbers.clear(table);
+        let mut changes = self.numbers.clear(table);
+        if let Some(steered) = steered {
+            changes.extend(self.numbers.clear(steered));
+        }
         self.forget(table);
         let errors = self.apply(&changes);
         self.moved.insert(ANYWHERE);
@@ -494,8 +553,10 @@ impl Forwarding for Kernel {
         if moved.is_empty() {
             return Vec::new();
         }
+        let mut errors = self.follow_steered(&moved);
         let concerns = |client: IpAddr| moved.iter().any(|net| net.contains(&client));
-        self.follow_connections(now(), Some(&concerns))
+        errors.extend(self.follow_connections(now(), Some(&concerns)));
+        errors
     }
 
     fn settled(&mut self) -> Vec<ForwardingError> {
@@ -578,6 +639,19 @@ impl Forwarding for Kernel {
         self.paths.as_mut()?.all.poll_decision()
     }
 
+    fn steering(&self) -> Option<SteeringStatus> {
+        Some(self.steering.as_ref()?.all.summary(now()))
+    }
+
+    fn steered(&self, asked: IpNet) -> Vec<SteeredPrefix> {
+        let steering = self.steering.as_ref();
+        steering.map_or(Vec::new(), |steering| steering.all.explain(now(), asked))
+    }
+
+    fn poll_steered(&mut self) -> Option<Steered> {
+        self.steering.as_mut()?.all.poll_decision()
+    }
+
     fn watched(&self) -> Vec<BorrowedFd<'_>> {
         let paths = self.paths.iter().map(|paths| paths.events.as_fd());
         let joins = self.join_listeners.iter().flat_map(JoinListeners::watched);
@@ -594,7 +668,9 @@ impl Forwarding for Kernel {
             let before = self.paths.as_ref().map(|paths| paths.before.restore());
             let failed = |error| failed("MPTCP's path manager stays".to_owned(), &error);
             let errors = before.and_then(|restored| restored.err().map(failed));
-            return errors.into_iter().collect();
+            let steering = self.steering.as_mut();
+            let steering = steering.and_then(steering::Driver::end);
+            return errors.into_iter().chain(steering).collect();
         }
         match self.reconciler.cleanup() {
             Ok(report) => self.errors_of(&report),
@@ -621,7 +697,8 @@ impl Forwarding for Kernel {
             .and_then(|paths| paths.all.poll_timeout());
         let evidence = self.evidence.as_ref().map(EvidenceFile::poll_timeout);
         let underlay = self.underlay_routes.poll_timeout();
-        [self.look, ask, underlay, paths, evidence]
+        let steering = self.steering.as_ref().map(steering::Driver::poll_timeout);
+        [self.look, ask, underlay, paths, evidence, steering]
             .into_iter()
             .flatten()
             .min()
@@ -629,6 +706,7 @@ impl Forwarding for Kernel {
 
     fn tend(&mut self, now: Instant) -> Vec<ForwardingError> {
         let mut errors = self.follow_connections(now, None);
+        errors.extend(self.steer(now));
         if let (Some(file), Some(paths)) = (&mut self.evidence, &self.paths) {
             file.tend(now, paths.all.comparison());
         }
@@ -708,7 +786,8 @@ pub fn cleanup_endpoint() -> Result<Report, KernelError> {
         removed => removed?,
     };
     let mut report = reconciler.cleanup()?;
-    report.carried_out += endpoints + vrf::remove_others(&[])?;
+    let marks = steering::remove_left().map_err(KernelError::Nft)?;
+    report.carried_out += endpoints + marks + vrf::remove_others(&[])?;
     Ok(report)
 }
 

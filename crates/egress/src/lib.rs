@@ -13,6 +13,7 @@
 //! - [`alarms`]: what is wrong, as long as it is; [`census`]: what VPN routes have in common;
 //!   `backlog`: best paths that wait for the main table;
 //! - [`looking_glass`]: received routes in pages;
+//! - [`steering`]: the egress peer of new connections, by client prefix;
 //! - [`status`]: the status of a daemon; [`stats`]: its counters and gauges; [`control`]: the
 //!   control socket; [`metrics`]: OpenMetrics;
 //! - [`daemon`]: the event loop, and configuration changes at run time.
@@ -43,3 +44,4 @@ pub mod metrics;
 pub mod multipath;
 pub mod stats;
 pub mod status;
+pub mod steering;

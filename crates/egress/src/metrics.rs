@@ -37,6 +37,9 @@ pub fn render(status: &Status) -> String {
         }
         registry.register(BFD_DISCARDED, "Discarded BFD packets", by_reason);
     }
+    if let Some(steering) = &status.steering {
+        register_stats(&mut registry, [(Vec::new(), &steering.stats.0)]);
+    }
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = encode(&mut text, &registry);
@@ -96,6 +99,7 @@ mod tests {
             neighbours: Vec::new(),
             peers: vec![peer],
             comparison: None,
+            steering: None,
             kernel: None,
         }
     }

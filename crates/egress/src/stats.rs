@@ -47,6 +47,21 @@ keiro_stats::stats! {
         counter counted_connections: connections, "Connections whose goodput counted, single-path ones and others";
         counter decisions: decisions, "Decisions whether a client prefix uses multipath";
     }
+
+    /// Steering of new connections, for all client prefixes.
+    pub struct SteeringStats: "egress_steering" [] {
+        gauge prefixes: prefixes, "Client prefixes measured";
+        gauge steered_prefixes: prefixes, "Of these, prefixes whose new connections use a particular egress peer";
+        gauge tested_prefixes: prefixes, "Of these, prefixes where a peer that seems better is tested";
+        gauge waiting_prefixes: prefixes, "Of these, prefixes whose move is delayed by the limit of moves per minute";
+        counter forgotten_prefixes: prefixes, "Client prefixes dropped because of the limit";
+        counter counted_connections: connections, "Connections that ended and counted";
+        counter uncounted_connections: connections, "Connections that ended and did not count, because the assignment of their prefix had changed";
+        counter explored_connections: connections, "Of those counted, connections by another egress than that of their prefix";
+        counter moves: moves, "Moves of client prefixes to an egress peer";
+        counter reverts: moves, "Returns of client prefixes to the best path";
+        counter lost_reports: count, "Times that reports of ended connections were lost, because there were more than the daemon reads";
+    }
 }
 
 #[cfg(test)]
@@ -69,6 +84,7 @@ mod tests {
                 ),
                 ("stats: EgressPeerStats", stats_table::<EgressPeerStats>()),
                 ("stats: ComparisonStats", stats_table::<ComparisonStats>()),
+                ("stats: SteeringStats", stats_table::<SteeringStats>()),
             ],
         );
     }

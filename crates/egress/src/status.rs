@@ -1,6 +1,8 @@
 //! The status of a daemon, and what it knows about a prefix; see [`crate::control`] for the
 //! requests.
 
+mod steering;
+
 use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -17,6 +19,10 @@ use keiro_bgp::{
 use keiro_stats_export::Stats;
 use serde::{Deserialize, Serialize};
 
+pub use self::steering::{
+    EgressMeasurement, Steered, SteeredPrefix, SteeringGain, SteeringReason, SteeringStage,
+    SteeringStatus,
+};
 use crate::alarms::{AlarmStatus, Cause};
 use crate::stats::{ComparisonStats, EgressPeerStats, EgressStats, NeighbourStats};
 
@@ -41,6 +47,9 @@ pub struct Status {
     pub peers: Vec<PeerStatus>,
     /// The comparison of multipath with single path; `None`: it is off.
     pub comparison: Option<ComparisonStatus>,
+    /// Steering by client prefix; `None`: it is off.
+    #[serde(default)]
+    pub steering: Option<SteeringStatus>,
     /// The kernel's state, as far as the daemon knows, or just read; `None`: with `--dry-run`.
     pub kernel: Option<KernelStatus>,
 }
@@ -93,6 +102,8 @@ pub enum DaemonEvent {
     },
     /// A decision about a client prefix.
     Compared(Compared),
+    /// A client prefix was steered to another egress, or would be.
+    Steered(Steered),
     /// The BFD session with a neighbour came up.
     BfdUp {
         neighbour: String,
@@ -357,6 +368,9 @@ pub struct Explanation {
     /// The comparison for these clients: for their prefix, or for prefixes that are part of
     /// `asked`.
     pub compared: Vec<PrefixStatus>,
+    /// Steering of these clients, in the same way.
+    #[serde(default)]
+    pub steered: Vec<SteeredPrefix>,
 }
 
 /// A route that cannot be advertised.

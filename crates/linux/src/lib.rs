@@ -10,6 +10,7 @@ pub mod duplicate_address;
 pub mod epe;
 pub mod epoll;
 pub mod interface;
+pub mod jhash;
 pub mod kernel;
 pub mod limit;
 pub mod link_watch;

@@ -1,5 +1,5 @@
-//! Policy rules that select a table by source address or drop packets of an interface to a prefix, and rules
-//! of others that would be evaluated before them.
+//! Policy rules that select a table by source address or mark or drop packets of an interface to a prefix, and
+//! rules of others that would be evaluated before them.
 
 use std::{fmt, io, net::IpAddr};
 
@@ -17,6 +17,17 @@ pub struct SourceRule {
     pub priority: u32,
     /// The packets' source address.
     pub source: IpAddr,
+    /// The table, from 1.
+    pub table: u32,
+}
+
+/// IPv6 packets with a mark look up a table; without a route there, the rules behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MarkRule {
+    /// As in [`SourceRule`].
+    pub priority: u32,
+    /// The packets' mark, not 0.
+    pub mark: u32,
     /// The table, from 1.
     pub table: u32,
 }
@@ -78,6 +89,8 @@ pub(crate) struct Listed {
     pub(crate) destination: Option<IpNet>,
     /// Incoming interface; `None` matches any.
     pub(crate) interface: Option<InterfaceName>,
+    /// The whole mark; `None` matches any.
+    pub(crate) mark: Option<u32>,
     /// The table that is looked up; `None` for another action.
     pub(crate) table: Option<u32>,
     /// It drops the packets that it matches.
@@ -115,6 +128,18 @@ impl SourceRule {
     }
 }
 
+impl MarkRule {
+    /// The message body of [`NEW`] and [`DELETE`].
+    pub(crate) fn write(&self, batch: &mut Batch, protocol: u8) {
+        batch.raw(&header(libc::AF_INET6 as u8, 0, TO_TABLE));
+        batch.u32(FRA_PRIORITY, self.priority);
+        batch.u32(FRA_TABLE, self.table);
+        batch.attribute(FRA_PROTOCOL, &[protocol]);
+        batch.u32(FRA_FWMARK, self.mark);
+        batch.u32(FRA_FWMASK, u32::MAX);
+    }
+}
+
 impl DropRule {
     /// The message body of [`NEW`] and [`DELETE`].
     pub(crate) fn write(&self, batch: &mut Batch, protocol: u8) {
@@ -131,12 +156,13 @@ impl DropRule {
 impl Listed {
     /// Whether it has conditions other than the source.
     fn is_selective(&self) -> bool {
-        self.choosy || self.destination.is_some() || self.interface.is_some()
+        let narrows = self.destination.is_some() || self.interface.is_some();
+        self.choosy || narrows || self.mark.is_some()
     }
 
     /// Converts to a rule of this module; `None` for others.
     pub(crate) fn as_drop_rule(&self) -> Option<DropRule> {
-        if self.choosy || !self.drops || self.source.is_some() {
+        if self.choosy || !self.drops || self.source.is_some() || self.mark.is_some() {
             return None;
         }
         let IpNet::V6(destination) = self.destination? else {
@@ -171,6 +197,29 @@ impl Listed {
             source: source.addr(),
             table: self.table?,
         })
+    }
+
+    /// Converts to a rule of this module; `None` for others.
+    pub(crate) fn as_mark_rule(&self) -> Option<MarkRule> {
+        let narrows =
+            self.source.is_some() || self.destination.is_some() || self.interface.is_some();
+        if self.choosy || narrows || !self.v6 {
+            return None;
+        }
+        Some(MarkRule {
+            priority: self.priority,
+            mark: self.mark?,
+            table: self.table?,
+        })
+    }
+
+    /// Whether packets for `rule` may be matched by this rule, which is evaluated before it.
+    pub(crate) fn precedes(&self, rule: &MarkRule) -> bool {
+        let catches = self.mark.is_none_or(|mark| mark == rule.mark);
+        let narrows =
+            self.source.is_some() || self.destination.is_some() || self.interface.is_some();
+        let before = self.priority <= rule.priority;
+        before && self.v6 && catches && !self.choosy && !narrows && self.is_not_local()
     }
 
     /// Whether every packet for `rule` would be matched by this rule, which is evaluated before it.
@@ -230,6 +279,7 @@ pub(crate) fn read(message: &Message<'_>) -> Option<Listed> {
         source: None,
         destination: None,
         interface: None,
+        mark: None,
         table: Some(header[4].into()),
         drops: header[7] == BLACKHOLE,
         // Type of service, inverted.
@@ -252,6 +302,9 @@ pub(crate) fn read(message: &Message<'_>) -> Option<Listed> {
                 listed.choosy |= u32_of(value)? != u32::MAX;
             }
             FRA_L3MDEV => listed.choosy |= u8_of(value)? != 0,
+            FRA_FWMARK => listed.mark = u32_of(value),
+            // Listed with a mark; only part of a mark is another condition.
+            FRA_FWMASK => listed.choosy |= u32_of(value)? != u32::MAX,
             FRA_PAD => {}
             _ => listed.choosy = true,
         }
@@ -283,6 +336,21 @@ impl fmt::Display for SourceRule {
             table,
         } = self;
         write!(f, "rule priority {priority} from {source} lookup {table}")
+    }
+}
+
+impl fmt::Display for MarkRule {
+    /// In the syntax of `ip`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            priority,
+            mark,
+            table,
+        } = self;
+        write!(
+            f,
+            "rule priority {priority} fwmark {mark:#x} lookup {table}"
+        )
     }
 }
 
@@ -342,9 +410,11 @@ const FRA_DST: u16 = 1;
 const FRA_SRC: u16 = 2;
 const FRA_IIFNAME: u16 = 3;
 const FRA_PRIORITY: u16 = 6;
+const FRA_FWMARK: u16 = 10;
 const FRA_SUPPRESS_IFGROUP: u16 = 13;
 const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
 const FRA_TABLE: u16 = 15;
+const FRA_FWMASK: u16 = 16;
 const FRA_PAD: u16 = 18;
 const FRA_L3MDEV: u16 = 19;
 const FRA_PROTOCOL: u16 = 21;

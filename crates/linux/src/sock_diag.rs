@@ -1,5 +1,7 @@
 //! The kernel's reports about TCP and MPTCP connections of any process (`sock_diag`), queried one at a time:
-//! an MPTCP connection by its token, a subflow by its ends.
+//! an MPTCP connection by its token, a subflow by its ends. [`EndedConnections`] reports those that end.
+
+mod ended;
 
 use std::{
     io,
@@ -7,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+pub use self::ended::{Ended, EndedConnections, Live, live};
 use crate::{
     mptcp_pm::{Ends, Token},
     netlink::{Attributes, Batch, Message, Refusal, Socket},

@@ -26,6 +26,22 @@ impl Moments {
         self.squares += from_old * (value - self.mean);
     }
 
+    /// Counts all values of `other`, too.
+    ///
+    /// T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+    /// variances", 1979, eq. 1.5.
+    pub fn merge(&mut self, other: &Self) {
+        if other.count == 0 {
+            return;
+        }
+        let count = self.count + other.count;
+        let apart = other.mean - self.mean;
+        let share = other.count as f64 / count as f64;
+        self.squares += other.squares + apart * apart * self.count as f64 * share;
+        self.mean += apart * share;
+        self.count = count;
+    }
+
     /// How many there are.
     pub fn count(&self) -> u64 {
         self.count
@@ -125,6 +141,22 @@ mod tests {
         assert!((found.standard_error - 3.5_f64.sqrt()).abs() < 1e-9);
         // 3.5² / (0.5²/4 + 3²/2)
         assert!((found.degrees - 12.25 / 4.5625).abs() < 1e-9, "{found:?}");
+    }
+
+    #[test]
+    fn merged_moments_are_those_of_all_values() {
+        let mut merged = of(&[1.0, 5.0, 9.0]);
+        merged.merge(&of(&[]));
+        merged.merge(&of(&[2.0, 4.0]));
+        let all = of(&[1.0, 5.0, 9.0, 2.0, 4.0]);
+        assert_eq!((merged.count(), merged.mean()), (5, all.mean()));
+        assert!(
+            (merged.squares() - all.squares()).abs() < 1e-9,
+            "{merged:?} {all:?}"
+        );
+        let mut from_none = of(&[]);
+        from_none.merge(&all);
+        assert_eq!(from_none, all);
     }
 
     #[test]

@@ -84,7 +84,7 @@ pub(super) fn settings(
 }
 
 /// A ratio within `fits`; `problem` says what to write instead.
-fn share(
+pub(super) fn share(
     said: &Option<Spanned<Text<Probability>>>,
     default: f64,
     fits: RangeInclusive<f64>,
@@ -100,7 +100,7 @@ fn share(
     }
 }
 
-fn number<T: Copy + PartialOrd + std::fmt::Display>(
+pub(super) fn number<T: Copy + PartialOrd + std::fmt::Display>(
     said: &Option<Spanned<T>>,
     default: T,
     fits: RangeInclusive<T>,

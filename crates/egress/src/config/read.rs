@@ -33,6 +33,7 @@ use super::{
     file,
     peer::{self, Group, Peer},
     roas,
+    steering::{self, SteeringEntry},
     values::{
         self, hold_time, interface, nexthop_ids, our_asn, restart_time, router_id, routes_max,
         rule_priority,
@@ -62,6 +63,7 @@ struct EndpointFile {
     #[serde(default)]
     class: Vec<Spanned<ClassEntry>>,
     comparison: Option<Spanned<ComparisonEntry>>,
+    steering: Option<SteeringEntry>,
 }
 
 #[derive(Deserialize)]
@@ -321,7 +323,13 @@ fn endpoint_config(file: EndpointFile, report: &mut Report<'_>) -> Option<Endpoi
     }
     let comparison = file.comparison.as_ref().map(Spanned::get_ref);
     let settings = comparison::settings(comparison, report);
+    let tables = peers.iter().map(|peer| peer.table).collect();
+    let steering = match &file.steering {
+        None => None,
+        Some(entry) => Some(steering::steered(entry, &tables, report)?),
+    };
     Some(EndpointConfig {
+        steering,
         comparison: settings?,
         evidence_file: comparison.and_then(|entry| entry.evidence_file.clone()),
         helper_ports: helper_ports?,

@@ -18,7 +18,7 @@ use crate::{
     stats::{EgressStats, NeighbourStats},
     status::{
         Compared, DaemonEvent, Explanation, NeighbourStatus, NotAdvertised, PathStatus, Status,
-        TimedEvent, covering, word,
+        Steered, TimedEvent, covering, word,
     },
 };
 
@@ -69,8 +69,20 @@ impl<R: Role> Daemon<R> {
             .collect()
     }
 
-    /// Reports decisions of the comparison.
+    /// Reports decisions of the comparison and of steering.
     pub(super) fn report_decisions(&mut self) {
+        while let Some(steered) = self.forwarding.poll_steered() {
+            let Steered {
+                prefix,
+                from,
+                to,
+                in_force,
+                reason,
+                gain,
+            } = &steered;
+            tracing::info!(%prefix, ?from, ?to, in_force, ?reason, ?gain, "client prefix steered");
+            self.notify_monitors(&DaemonEvent::Steered(steered));
+        }
         while let Some(compared) = self.forwarding.poll_decision() {
             let Compared {
                 prefix,
@@ -187,6 +199,7 @@ impl<R: Role> Daemon<R> {
             peers,
             not_advertised: self.not_advertised(prefix.unwrap_or(asked)),
             compared: self.forwarding.compared(asked),
+            steered: self.forwarding.steered(asked),
         }
     }
 
@@ -284,6 +297,7 @@ impl<R: Role> Daemon<R> {
             neighbours: neighbours.collect(),
             peers,
             comparison: self.forwarding.comparison(),
+            steering: self.forwarding.steering(),
             kernel,
         }
     }

@@ -12,12 +12,12 @@ use keiro_linux::{
     epe::{Change, OwnAddress, Owner, Reconciler, State},
     interface,
     nexthop::Nexthop,
-    rule::{DropRule, InterfaceName, SourceRule},
+    rule::{DropRule, InterfaceName, MarkRule, SourceRule},
     seg6::Behaviour,
     vrf::Vrf,
 };
 
-use super::{KernelError, MAIN};
+use super::{KernelError, MAIN, steering};
 use crate::{
     config::{self, EgressPeer, EndpointPeer, Mptcp},
     forwarding::PeerIndex,
@@ -66,6 +66,15 @@ pub(super) struct Server {
     pub(super) reflector: Option<IpAddr>,
     pub(super) priority: u32,
     pub(super) mptcp: Mptcp,
+    pub(super) steering: Option<Marks>,
+}
+
+/// The first mark of steered connections and the first table of steered prefixes, one for each
+/// egress peer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Marks {
+    pub(super) first_mark: u32,
+    pub(super) first_table: u32,
 }
 
 impl Plan {
@@ -140,11 +149,28 @@ impl Plan {
         all
     }
 
+    /// A server's rules from marks of connections to the tables of steered prefixes.
+    pub(super) fn mark_rules(&self) -> BTreeSet<MarkRule> {
+        let server = self.server.as_ref();
+        let Some((server, steered)) = server.and_then(|one| Some((one, one.steering?))) else {
+            return BTreeSet::new();
+        };
+        let rule = |peer: &PeerIndex| {
+            Some(MarkRule {
+                priority: server.priority,
+                mark: steering::table(steered.first_mark, *peer)?,
+                table: steering::table(steered.first_table, *peer)?,
+            })
+        };
+        self.peers.keys().filter_map(rule).collect()
+    }
+
     /// A server's state that does not depend on routes: closed tables, addresses and rules.
     pub(super) fn furnish(&self, state: &mut State, interface: Option<u32>) {
         let (Some(server), Some(interface)) = (&self.server, interface) else {
             return;
         };
+        state.marks = self.mark_rules();
         for peer in self.peers.values() {
             state.tables.entry(peer.table).or_default().closed = true;
             let Some(own) = peer.own.map(IpAddr::from) else {

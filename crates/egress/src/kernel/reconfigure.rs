@@ -72,6 +72,9 @@ impl Kernel {
             guard.reflectors = reflectors.iter().map(|one| one.address).collect();
             changes.extend(self.guard_anew());
         }
+        if !gone.is_empty() || !new.is_empty() {
+            changes.extend(self.steer_anew());
+        }
         errors.extend(self.remove_vrfs(&gone));
         errors.extend(self.apply(&changes));
         if !vrf::of(&new).is_empty() {
@@ -79,6 +82,21 @@ impl Kernel {
         }
         errors.extend(self.announce_addresses(&gone));
         errors
+    }
+
+    /// Returns steered prefixes to the best path, as the egress peers are others.
+    fn steer_anew(&mut self) -> Vec<Change> {
+        let Some(steering) = &mut self.steering else {
+            return Vec::new();
+        };
+        steering.restart(super::now(), &self.plan);
+        let tables = steering.tables();
+        let mut changes: Vec<Change> = tables.flat_map(|table| self.numbers.clear(table)).collect();
+        let (before, after) = (&self.reconciler.wanted().marks, self.plan.mark_rules());
+        let gone = before.difference(&after).copied().map(Change::RemoveMark);
+        let new = after.difference(before).copied().map(Change::SetMark);
+        changes.extend(gone.chain(new));
+        changes
     }
 
     /// Moves connections off egress peers that are removed or replaced.

@@ -283,10 +283,18 @@ impl Kernel {
             if listed.protocol == owner.protocol {
                 found.state.rules.extend(listed.as_source_rule());
                 found.state.drops.extend(listed.as_drop_rule());
+                found.state.marks.extend(listed.as_mark_rule());
                 continue;
             }
             let drops = wanted.drops.iter();
             for rule in drops.filter(|rule| listed.forestalls(rule)) {
+                found.obstacles.push(Obstacle::Rule {
+                    description: listed.to_string(),
+                    wanted: rule.to_string(),
+                });
+            }
+            let marks = wanted.marks.iter();
+            for rule in marks.filter(|rule| listed.precedes(rule)) {
                 found.obstacles.push(Obstacle::Rule {
                     description: listed.to_string(),
                     wanted: rule.to_string(),
@@ -580,6 +588,8 @@ fn write(batch: &mut Batch, change: &Change, effect: Effect, protocol: u8, seque
         }),
         Change::SetRule(rule) => message(rule::NEW, create, &|b| rule.write(b, protocol)),
         Change::RemoveRule(rule) => message(rule::DELETE, REQUEST, &|b| rule.write(b, protocol)),
+        Change::SetMark(rule) => message(rule::NEW, create, &|b| rule.write(b, protocol)),
+        Change::RemoveMark(rule) => message(rule::DELETE, REQUEST, &|b| rule.write(b, protocol)),
         Change::SetDrop(rule) => message(rule::NEW, create, &|b| rule.write(b, protocol)),
         Change::RemoveDrop(rule) => message(rule::DELETE, REQUEST, &|b| rule.write(b, protocol)),
         Change::SetAddress(own) => {

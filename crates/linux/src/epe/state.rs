@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use crate::{
     interface,
     nexthop::Nexthop,
-    rule::{DropRule, SourceRule},
+    rule::{DropRule, MarkRule, SourceRule},
     seg6::Sid,
 };
 
@@ -29,6 +29,8 @@ pub struct State {
     pub sids: BTreeMap<Ipv6Addr, Sid>,
     /// Rules that select tables.
     pub rules: BTreeSet<SourceRule>,
+    /// Rules that select tables by mark.
+    pub marks: BTreeSet<MarkRule>,
     pub drops: BTreeSet<DropRule>,
     pub addresses: BTreeSet<OwnAddress>,
 }
@@ -70,6 +72,8 @@ pub enum Change {
     RemoveSid(Ipv6Addr),
     SetRule(SourceRule),
     RemoveRule(SourceRule),
+    SetMark(MarkRule),
+    RemoveMark(MarkRule),
     /// Makes a rule that drops packets.
     SetDrop(DropRule),
     RemoveDrop(DropRule),
@@ -108,6 +112,8 @@ impl State {
         all.extend(gone.copied().map(Change::RemoveAddress));
         let gone = self.rules.difference(&wanted.rules);
         all.extend(gone.copied().map(Change::RemoveRule));
+        let gone = self.marks.difference(&wanted.marks);
+        all.extend(gone.copied().map(Change::RemoveMark));
         let gone = self.sids.keys().filter(|a| !wanted.sids.contains_key(a));
         all.extend(gone.copied().map(Change::RemoveSid));
         self.routes_removed(wanted, &mut all);
@@ -131,6 +137,8 @@ impl State {
         all.extend(changed.map(|(_, &sid)| Change::SetSid(sid)));
         let new = wanted.rules.difference(&self.rules);
         all.extend(new.copied().map(Change::SetRule));
+        let new = wanted.marks.difference(&self.marks);
+        all.extend(new.copied().map(Change::SetMark));
         let new = wanted.addresses.difference(&self.addresses);
         all.extend(new.copied().map(Change::SetAddress));
         let gone = self.drops.difference(&wanted.drops);
@@ -218,6 +226,8 @@ impl State {
             Change::RemoveSid(address) => removed(self.sids.remove(&address).is_some()),
             Change::SetRule(rule) => added(self.rules.insert(rule)),
             Change::RemoveRule(rule) => removed(self.rules.remove(&rule)),
+            Change::SetMark(rule) => added(self.marks.insert(rule)),
+            Change::RemoveMark(rule) => removed(self.marks.remove(&rule)),
             Change::SetDrop(rule) => added(self.drops.insert(rule)),
             Change::RemoveDrop(rule) => removed(self.drops.remove(&rule)),
             Change::SetAddress(address) => added(self.addresses.insert(address)),
@@ -238,6 +248,25 @@ impl State {
         })
     }
 
+    /// The nexthop object by which a table reaches all of `prefix`: that of the longest prefix that covers it,
+    /// longer than a default route. `None` if there is none.
+    pub fn covering_route(&self, table: u32, prefix: IpNet) -> Option<u32> {
+        let routes = &self.tables.get(&table)?.routes;
+        let mut asked = prefix.trunc();
+        loop {
+            // The last one before it covers it, or shares fewer bits with it than any that does.
+            let (found, nexthop) = routes.range(..=asked).next_back()?;
+            if found.prefix_len() > 0 && found.contains(&asked) {
+                return Some(*nexthop);
+            }
+            let bits = shared_bits(found, &asked).min(asked.prefix_len().checked_sub(1)?);
+            asked = IpNet::new(asked.addr(), bits).ok()?.trunc();
+            if bits == 0 {
+                return None;
+            }
+        }
+    }
+
     /// Number of routes.
     pub fn routes(&self) -> usize {
         self.tables.values().map(|table| table.routes.len()).sum()
@@ -255,6 +284,16 @@ impl State {
             self.tables.remove(&number);
         }
     }
+}
+
+/// The number of leading bits that two networks have in common; 0 for other families.
+fn shared_bits(one: &IpNet, other: &IpNet) -> u8 {
+    let bits = match (one.addr(), other.addr()) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
+        (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
+        _ => 0,
+    };
+    bits.min(128) as u8
 }
 
 impl fmt::Display for OwnAddress {
@@ -288,6 +327,8 @@ impl fmt::Display for Change {
             Self::RemoveSid(address) => write!(f, "remove segment {address}"),
             Self::SetRule(rule) => write!(f, "add {rule}"),
             Self::RemoveRule(rule) => write!(f, "remove {rule}"),
+            Self::SetMark(rule) => write!(f, "add {rule}"),
+            Self::RemoveMark(rule) => write!(f, "remove {rule}"),
             Self::SetDrop(rule) => write!(f, "add {rule}"),
             Self::RemoveDrop(rule) => write!(f, "remove {rule}"),
             Self::SetAddress(address) => write!(f, "add {address}"),

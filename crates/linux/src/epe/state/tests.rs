@@ -57,6 +57,11 @@ fn state(dice: &mut Dice) -> State {
             source,
             table,
         }));
+        state.carry_out(&Change::SetMark(MarkRule {
+            priority: 1000,
+            mark: 1 + dice.roll(4) as u32,
+            table,
+        }));
         state.carry_out(&Change::SetAddress(OwnAddress {
             address: source,
             interface: 2,
@@ -206,4 +211,32 @@ fn an_address_is_reached_by_its_longest_prefix() {
     assert_eq!(by("2001:db8::1"), None);
     assert_eq!(by("192.0.2.1"), None);
     assert_eq!(state.route(101, "fd00:1::7".parse().unwrap()), None);
+}
+
+#[test]
+fn the_route_that_covers_a_prefix_is_the_longest_one_and_no_default_route() {
+    let mut dice = Dice(42);
+    for _ in 0..300 {
+        let mut state = State::default();
+        let prefix = |dice: &mut Dice| {
+            let bits = [0, 12, 16, 20, 24, 31, 32, 33, 36, 48][dice.roll(10) as usize];
+            let address = Ipv6Addr::from_bits(u128::from(dice.roll(1 << 12)) << 80 | 0x2001 << 112);
+            IpNet::new(address.into(), bits).unwrap().trunc()
+        };
+        let all: Vec<IpNet> = (0..dice.roll(12)).map(|_| prefix(&mut dice)).collect();
+        let routes = (1..).zip(&all).map(|(id, net)| (*net, id)).collect();
+        state.tables.entry(7).or_default().routes = routes;
+        for _ in 0..20 {
+            let asked = prefix(&mut dice);
+            let covers = |net: &&IpNet| net.prefix_len() > 0 && net.contains(&asked);
+            let longest = all.iter().filter(covers).max_by_key(|net| net.prefix_len());
+            let routes = &state.tables[&7].routes;
+            let expected = longest.map(|net| routes[net]);
+            assert_eq!(
+                state.covering_route(7, asked),
+                expected,
+                "{asked} among {all:?}"
+            );
+        }
+    }
 }

@@ -1,0 +1,424 @@
+//! Steering by the kernel: marks of new connections, tables with the steered prefixes, and reports
+//! of ended connections.
+//!
+//! A rule of nftables marks the SYN of a connection from an assigned prefix; with
+//! `net.ipv4.tcp_fwmark_accept` the connection's socket has this mark to its end, whatever is
+//! assigned later. A policy rule per egress peer leads packets with its mark to a table that has a
+//! route for each assigned prefix that the peer announces, through the peer's segment. Without a
+//! route there, a packet takes the best path: a withdrawal moves live connections at once, and none
+//! is lost.
+//!
+//! Another thread runs nft, since the event loop must not wait for it. [`crate::steering`] decides.
+
+mod script;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    net::{IpAddr, Ipv6Addr},
+    sync::mpsc::{self, Receiver, SyncSender, TryRecvError},
+    thread,
+    time::Duration,
+};
+
+use ipnet::IpNet;
+use keiro_linux::{
+    epe::{RouteKey, RouteUpdate, State},
+    jhash, nft,
+    sock_diag::{self, DiagError, Ended as Report, EndedConnections},
+};
+use keiro_units::Instant;
+
+use self::script::{Changes, Script};
+use super::{KernelError, Plan, failed};
+use crate::{
+    config::{Steered, TABLES_MAX},
+    forwarding::{ForwardingError, PeerIndex},
+    steering::{Assignment, Ended, Steering, figures::Transfer, prefix_of, slots::SLOTS},
+};
+
+#[derive(Debug)]
+pub(super) struct Driver {
+    pub(super) all: Steering,
+    config: Steered,
+    ended: EndedConnections,
+    script: Script,
+    /// What the kernel has, or is about to have.
+    assigned: BTreeMap<IpNet, Assignment>,
+    applier: Applier,
+    /// The assignments that the applier is making, by version.
+    sent: BTreeMap<IpNet, u64>,
+    /// Nftables does not have what it should have: everything is to be made anew.
+    rebuild: bool,
+    read_due: Instant,
+    apply_due: Instant,
+    pause: Duration,
+    /// The setting found at the start.
+    accepted_marks: String,
+}
+
+/// Runs nft in a thread.
+#[derive(Debug)]
+struct Applier {
+    orders: SyncSender<Order>,
+    outcomes: Receiver<io::Result<Cookies>>,
+}
+
+struct Order {
+    script: String,
+    prefixes: BTreeSet<IpNet>,
+    ports: BTreeSet<u16>,
+}
+
+/// Live connections by client prefix.
+type Cookies = BTreeMap<IpNet, Vec<u64>>;
+
+impl Driver {
+    /// For the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// There is no nft, or the kernel lacks something.
+    pub(super) fn open(config: &Steered, plan: &Plan, now: Instant) -> Result<Self, KernelError> {
+        let ended = EndedConnections::open()?;
+        let seed = (now.as_nanos() as u32) ^ std::process::id();
+        let all = Steering::new(config.settings, names(plan));
+        let script = Script {
+            seed,
+            first_mark: config.first_mark,
+            ports: config.ports.clone(),
+            own: own(plan),
+            changes: Changes::default(),
+        };
+        nft::run(&script.table(all.slots(), &BTreeMap::new())).map_err(KernelError::Nft)?;
+        let accepted_marks = fs::read_to_string(ACCEPT_MARKS).map_err(KernelError::AcceptMarks)?;
+        fs::write(ACCEPT_MARKS, "1").map_err(KernelError::AcceptMarks)?;
+        Ok(Self {
+            all,
+            config: config.clone(),
+            ended,
+            script,
+            assigned: BTreeMap::new(),
+            applier: Applier::start().map_err(KernelError::Thread)?,
+            sent: BTreeMap::new(),
+            rebuild: false,
+            read_due: now + READ_EVERY,
+            apply_due: now,
+            pause: PAUSE_MIN,
+            accepted_marks,
+        })
+    }
+
+    pub(super) fn poll_timeout(&self) -> Instant {
+        self.read_due
+    }
+
+    /// Takes what has ended and what is due. Returns the routes that must be in the kernel before
+    /// [`apply`](Self::apply).
+    pub(super) fn tend(
+        &mut self,
+        now: Instant,
+        state: &State,
+        plan: &Plan,
+    ) -> (Vec<RouteUpdate>, Option<ForwardingError>) {
+        if now < self.read_due {
+            return (Vec::new(), None);
+        }
+        self.read_due = now + READ_EVERY;
+        let mut error = self.read(now, state, plan);
+        self.all.handle_timeout(now);
+        error = error.or(self.take_outcome(now));
+        if !self.sent.is_empty() || now < self.apply_due {
+            return (Vec::new(), error);
+        }
+        let mut routes = Vec::new();
+        for _ in 0..ASSIGNED_AT_ONCE {
+            let Some((prefix, assignment)) = self.all.poll_assignment() else {
+                break;
+            };
+            routes.extend(self.routes(prefix, assignment.as_ref(), state, plan));
+            self.note(prefix, assignment);
+        }
+        (routes, error)
+    }
+
+    /// Has nft make what has changed.
+    pub(super) fn apply(&mut self, now: Instant) {
+        if self.rebuild && self.sent.is_empty() && now >= self.apply_due {
+            self.rebuild = false;
+            self.script.forget_changes();
+            let versions = self
+                .assigned
+                .iter()
+                .map(|(prefix, one)| (*prefix, one.version));
+            self.sent = versions.collect();
+            let script = self.script.table(self.all.slots(), &self.assigned);
+            self.order(now, script);
+        } else if let Some(script) = self.script.take_changes() {
+            self.order(now, script);
+        }
+    }
+
+    /// Follows changes of routes to the prefixes for which `concerns` is true.
+    pub(super) fn follow(
+        &mut self,
+        now: Instant,
+        concerns: &dyn Fn(IpNet) -> bool,
+        state: &State,
+        plan: &Plan,
+    ) -> Vec<RouteUpdate> {
+        let announces = |peer, prefix| route_of(peer, prefix, state, plan).is_some();
+        self.all.on_routes(now, concerns, &announces);
+        let concerned = self.assigned.keys().filter(|prefix| concerns(**prefix));
+        let routes = concerned.flat_map(|prefix| {
+            let assignment = self.assigned.get(prefix);
+            self.routes(*prefix, assignment, state, plan)
+        });
+        routes.collect()
+    }
+
+    /// Other egress peers: everything returns to the best path. Their tables are cleared by the
+    /// caller.
+    pub(super) fn restart(&mut self, now: Instant, plan: &Plan) {
+        self.all.restart(now, names(plan));
+        self.script.own = own(plan);
+        self.assigned.clear();
+        self.rebuild = true;
+        self.apply_due = now;
+        // The answer to what was sent does not concern the new assignments.
+    }
+
+    /// New connections take the best path; live ones stay where they are.
+    pub(super) fn end(&mut self) -> Option<ForwardingError> {
+        let removed = nft::run(&Script::removal());
+        let restored = fs::write(ACCEPT_MARKS, self.accepted_marks.trim());
+        let error = removed.and(restored).err()?;
+        Some(failed("new connections stay steered".to_owned(), &error))
+    }
+
+    /// Of the tables of all egress peers with steered prefixes.
+    pub(super) fn tables(&self) -> impl Iterator<Item = u32> + use<> {
+        let first = self.config.first_table;
+        first..first + TABLES_MAX
+    }
+
+    pub(super) fn table(&self, peer: PeerIndex) -> Option<u32> {
+        table(self.config.first_table, peer)
+    }
+
+    fn read(&mut self, now: Instant, state: &State, plan: &Plan) -> Option<ForwardingError> {
+        let announces = |peer, prefix| route_of(peer, prefix, state, plan).is_some();
+        let (all, config, seed) = (&mut self.all, &self.config, self.script.seed);
+        let mut count = 0;
+        let taken = self.ended.take(READ_AT_ONCE, |report| {
+            count += 1;
+            if let Some(ended) = ended(&report, config, seed) {
+                all.on_ended(now, &ended, &announces);
+            }
+        });
+        if count >= READ_AT_ONCE {
+            self.read_due = now;
+        }
+        match taken {
+            Ok(true) => None,
+            Ok(false) => {
+                self.all.on_lost_reports();
+                None
+            }
+            Err(error) => {
+                self.read_due = now + PAUSE_MAX;
+                Some(failed("connections are not measured".to_owned(), &error))
+            }
+        }
+    }
+
+    /// Takes what nft has done.
+    fn take_outcome(&mut self, now: Instant) -> Option<ForwardingError> {
+        let outcome = match self.applier.outcomes.try_recv() {
+            Ok(outcome) => outcome,
+            Err(TryRecvError::Empty) => return None,
+            Err(TryRecvError::Disconnected) => {
+                self.read_due = now + PAUSE_MAX;
+                Err(io::Error::other("the thread that runs nft has ended"))
+            }
+        };
+        let sent = std::mem::take(&mut self.sent);
+        self.apply_due = now + self.pause;
+        match outcome {
+            Ok(mut live) => {
+                self.pause = PAUSE_MIN;
+                for (prefix, version) in sent {
+                    let earlier = live.remove(&prefix).unwrap_or_default();
+                    self.all.on_applied(prefix, version, &earlier);
+                }
+                None
+            }
+            Err(error) => {
+                self.rebuild = true;
+                self.pause = (self.pause * 2).min(PAUSE_MAX);
+                Some(failed(
+                    "new connections are not steered as wanted".to_owned(),
+                    &error,
+                ))
+            }
+        }
+    }
+
+    fn note(&mut self, prefix: IpNet, assignment: Option<Assignment>) {
+        let before = match &assignment {
+            Some(assignment) => self.assigned.insert(prefix, assignment.clone()),
+            None => self.assigned.remove(&prefix),
+        };
+        self.script.change(before.as_ref(), assignment.as_ref());
+        self.sent
+            .extend(assignment.map(|one| (prefix, one.version)));
+    }
+
+    fn order(&mut self, now: Instant, script: String) {
+        let order = Order {
+            script,
+            prefixes: self.sent.keys().copied().collect(),
+            ports: self.config.ports.clone(),
+        };
+        if self.applier.orders.try_send(order).is_err() {
+            self.rebuild = true;
+        }
+        // Also where nothing but removals was sent.
+        self.apply_due = now + self.pause;
+    }
+
+    /// The routes to a prefix by each egress peer; without an assignment, their removal.
+    fn routes(
+        &self,
+        prefix: IpNet,
+        assignment: Option<&Assignment>,
+        state: &State,
+        plan: &Plan,
+    ) -> Vec<RouteUpdate> {
+        let routes = plan.peers.keys().filter_map(|peer| {
+            let key = RouteKey {
+                table: self.table(*peer)?,
+                destination: prefix,
+            };
+            let id = assignment.and_then(|_| route_of(*peer, prefix, state, plan));
+            let nexthop = id.and_then(|id| state.nexthops.get(&id).copied());
+            Some(RouteUpdate { key, nexthop })
+        });
+        routes.collect()
+    }
+}
+
+impl Applier {
+    fn start() -> io::Result<Self> {
+        let (orders, to_do) = mpsc::sync_channel::<Order>(1);
+        let (done, outcomes) = mpsc::sync_channel(1);
+        let work = move || {
+            while let Ok(order) = to_do.recv() {
+                let outcome = nft::run(&order.script).map(|()| order.live());
+                if done.send(outcome).is_err() {
+                    break;
+                }
+            }
+        };
+        thread::Builder::new()
+            .name("steering".to_owned())
+            .spawn(work)?;
+        Ok(Self { orders, outcomes })
+    }
+}
+
+impl Order {
+    /// The connections that may have begun before.
+    fn live(&self) -> Cookies {
+        let mut cookies = Cookies::new();
+        let is_port = |port| self.ports.contains(&port);
+        let live = match sock_diag::live(is_port, LIVE_MAX) {
+            Ok(live) => live,
+            Err(error) => {
+                tracing::warn!(%error, "connections that began before a change count");
+                return cookies;
+            }
+        };
+        for one in live {
+            let prefix = prefix_of(one.ends.remote.ip());
+            if let Some(prefix) = prefix.filter(|prefix| self.prefixes.contains(prefix)) {
+                cookies.entry(prefix).or_default().push(one.cookie);
+            }
+        }
+        cookies
+    }
+}
+
+/// What steering counts of a report; `None`: a connection that is not steered.
+fn ended(report: &Report, config: &Steered, seed: u32) -> Option<Ended> {
+    let remote = report.ends.remote;
+    let IpAddr::V6(address) = remote.ip() else {
+        // Tables of egress peers have only IPv6 routes.
+        return None;
+    };
+    if !config.ports.contains(&report.ends.local.port()) {
+        return None;
+    }
+    Some(Ended {
+        client: remote.ip(),
+        cookie: report.cookie,
+        slot: jhash::of_client(address, remote.port(), seed, SLOTS),
+        transfer: Transfer {
+            rtt_min: report.rtt_min,
+            data_segments: report.data_segments.into(),
+            retransmitted_segments: report.retransmitted_segments.into(),
+            bytes_acked: report.bytes_acked,
+            busy: report.busy,
+        },
+    })
+}
+
+/// The nexthop object by which an egress peer reaches all of a prefix.
+fn route_of(peer: PeerIndex, prefix: IpNet, state: &State, plan: &Plan) -> Option<u32> {
+    table(0, peer)?;
+    state.covering_route(plan.peers.get(&peer)?.table, prefix)
+}
+
+/// The table of a peer's steered prefixes; `None`: there are too many peers.
+pub(super) fn table(first: u32, peer: PeerIndex) -> Option<u32> {
+    let place = u32::try_from(peer.0).ok()?;
+    (place < TABLES_MAX).then(|| first + place)
+}
+
+fn names(plan: &Plan) -> BTreeMap<PeerIndex, String> {
+    let peers = plan.peers.iter().map(|(at, peer)| (*at, peer.name.clone()));
+    peers.collect()
+}
+
+fn own(plan: &Plan) -> BTreeSet<Ipv6Addr> {
+    plan.peers.values().filter_map(|peer| peer.own).collect()
+}
+
+/// Removes what an earlier run has left in nftables.
+pub(super) fn remove_left() -> io::Result<usize> {
+    match nft::has_table(script::FAMILY, script::TABLE) {
+        Ok(true) => nft::run(&Script::removal()).map(|()| 1),
+        Ok(false) => Ok(0),
+        // Without nft there was no steering.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
+impl From<DiagError> for KernelError {
+    fn from(error: DiagError) -> Self {
+        Self::Ended(error)
+    }
+}
+
+const ACCEPT_MARKS: &str = "/proc/sys/net/ipv4/tcp_fwmark_accept";
+/// Ours: the socket's buffer of 4 MiB holds the reports of 15,000 connections a second.
+const READ_EVERY: Duration = Duration::from_millis(200);
+/// Reports read per turn. Ours: some milliseconds.
+const READ_AT_ONCE: usize = 2_000;
+/// Prefixes changed by one run of nft. Ours.
+const ASSIGNED_AT_ONCE: usize = 500;
+/// Between runs of nft, and while they fail. Ours.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// Live connections looked at after a change; of more, some count that began before. Ours.
+const LIVE_MAX: usize = 1 << 18;
