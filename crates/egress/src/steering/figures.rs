@@ -215,8 +215,8 @@ impl Figures {
     /// Whether a gain over `other` for which this was chosen is too small to matter, surely or, for
     /// a round trip, by far.
     pub fn has_lost(&self, other: &Self, gain: &Gain, confidence: f64) -> bool {
-        let is_short = gain.metric == Metric::RoundTrip
-            && self.micros_sooner(other) < RTT_MARGIN_MICROS / 2;
+        let is_short =
+            gain.metric == Metric::RoundTrip && self.micros_sooner(other) < RTT_MARGIN_MICROS / 2;
         is_short || gain.high(confidence) < gain.metric.margin()
     }
 }

@@ -13,6 +13,7 @@ mod next_hops;
 mod paths;
 mod reload;
 mod restart;
+mod steering;
 #[path = "../support/mod.rs"]
 mod support;
 mod vrf;

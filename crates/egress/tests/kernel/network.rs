@@ -40,6 +40,7 @@ use keiro_egress::{
     status::{
         Compared, ComparisonStatus, Explanation, KernelRoute, KernelStatus, PeerExplanation,
         PeerInKernel, PeerStatus, PrefixStatus, Status,
+        Steered, SteeredPrefix, SteeringStatus,
     },
 };
 use keiro_lab::{Host, Lab, Topology};
@@ -151,11 +152,26 @@ impl Network {
         has_root(test).then(Self::up)
     }
 
+    /// The same with emulated links between transits and client.
+    pub(crate) fn emulated(test: &str) -> Option<Self> {
+        let links = ["[link.ca]\n", "[link.cb]\n"];
+        let topology = links
+            .into_iter()
+            .fold(TOPOLOGY.to_owned(), |topology, link| {
+                topology.replacen(link, &format!("{link}emulated = true\n"), 1)
+            });
+        has_root(test).then(|| Self::up_as(&topology))
+    }
+
     /// Where there is root.
     pub(crate) fn up() -> Self {
+        Self::up_as(TOPOLOGY)
+    }
+
+    fn up_as(topology: &str) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let topology = Topology::parse(TOPOLOGY, "kernel").unwrap();
+        let topology = Topology::parse(topology, "kernel").unwrap();
         let name = format!("epe{}-{number}", std::process::id());
         let network = Self {
             lab: Lab::builder(&topology).name(name).up().unwrap(),
@@ -722,6 +738,18 @@ impl Forwarding for Noting {
 
     fn poll_decision(&mut self) -> Option<Compared> {
         self.inner.poll_decision()
+    }
+
+    fn steering(&self) -> Option<SteeringStatus> {
+        self.inner.steering()
+    }
+
+    fn steered(&self, asked: IpNet) -> Vec<SteeredPrefix> {
+        self.inner.steered(asked)
+    }
+
+    fn poll_steered(&mut self) -> Option<Steered> {
+        self.inner.poll_steered()
     }
 
     fn poll_timeout(&self) -> Option<keiro_units::Instant> {

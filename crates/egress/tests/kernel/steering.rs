@@ -1,0 +1,207 @@
+//! New plain TCP connections use the peer that is better for their client prefix; live ones stay.
+
+use std::{
+    io::{Read, Write},
+    net::{Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    thread,
+    time::Duration,
+};
+
+use keiro_egress::status::{SteeredPrefix, SteeringStage, SteeringStatus};
+use keiro_lab::emulator::Direction;
+use socket2::{Domain, Socket, Type};
+
+use crate::{
+    network::{CLIENTS, ControlSocket, Network, PATIENCE, SERVER, client, wait_until},
+    paths::SERVER_ADDRESS,
+};
+
+const STEERED: &str =
+    "[steering]\nmode = \"steer\"\nports = [8443, 8444]\nexplore = \"5%\"\nconfirm = \"30%\"\n";
+/// Of connections that are measured, and of those that stay open.
+const PORT: u16 = 8443;
+const LIVE_PORT: u16 = 8444;
+
+fn reported(socket: &ControlSocket) -> SteeringStatus {
+    socket.status().steering.expect("it steers")
+}
+
+fn explained(socket: &ControlSocket) -> Option<SteeredPrefix> {
+    socket.explain("fd00:c1::1/128").steered.pop()
+}
+
+/// A listener of the server's.
+fn listen(network: &Network, port: u16) -> TcpListener {
+    let listen = || TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).unwrap();
+    network.host("server").run(listen).unwrap()
+}
+
+/// Sends [`BYTES`] to every connection.
+fn serve(network: &Network) {
+    let listener = listen(network, PORT);
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            thread::spawn(move || {
+                // A client that is gone needs nothing.
+                let _ = stream.write_all(&[7; BYTES]);
+                let _ = stream.shutdown(Shutdown::Write);
+                let _ = stream.read(&mut [0]);
+            });
+        }
+    });
+}
+
+/// A connection of a client of the second prefix.
+fn connect(network: &Network, port: u16) -> TcpStream {
+    let connect = || {
+        let socket = Socket::new(Domain::IPV6, Type::STREAM, None).unwrap();
+        socket
+            .bind(&SocketAddr::from((client(1), 0)).into())
+            .unwrap();
+        let to = SocketAddr::new(SERVER_ADDRESS.parse().unwrap(), port);
+        socket.connect(&to.into()).unwrap();
+        TcpStream::from(socket)
+    };
+    let stream = network.host("client").run(connect).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// Clients connect one after the other until `done`.
+fn with_clients(network: &Network, what: &str, done: impl FnMut() -> bool) {
+    let (ended, connected) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        for _ in 0..CLIENTS_AT_ONCE {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    let mut stream = connect(network, PORT);
+                    assert_eq!(stream.read_to_end(&mut Vec::new()).unwrap(), BYTES);
+                    connected.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        // A panic in here must end the clients, too.
+        let _end = EndOnDrop(&ended);
+        wait_until(what, done);
+    });
+    println!("{what} after {} connections", connected.into_inner());
+}
+
+struct EndOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A connection that stays open.
+struct Live {
+    there: TcpStream,
+    here: TcpStream,
+}
+
+impl Live {
+    fn new(network: &Network, listener: &TcpListener) -> Self {
+        let there = connect(network, LIVE_PORT);
+        let (here, _) = listener.accept().unwrap();
+        Self { there, here }
+    }
+
+    /// The transit by which its data comes, while no other client is there.
+    fn transit(&mut self, network: &Network) -> usize {
+        let before = network.sent_to_client();
+        thread::scope(|scope| {
+            scope.spawn(|| self.here.write_all(&[7; LIVE_BYTES]).unwrap());
+            self.there.read_exact(&mut [0; LIVE_BYTES]).unwrap();
+        });
+        let after = network.sent_to_client();
+        let sent = [0, 1].map(|n| after[n] - before[n]);
+        assert!(sent[0].max(sent[1]) > LIVE_BYTES as u64, "{sent:?}");
+        usize::from(sent[1] > sent[0])
+    }
+}
+
+/// A new connection by this transit: not one that explores the other.
+fn live_by(network: &Network, listener: &TcpListener, transit: usize) -> Live {
+    let mut live = Live::new(network, listener);
+    wait_until("a new connection uses it", || {
+        live = Live::new(network, listener);
+        live.transit(network) == transit
+    });
+    live
+}
+
+/// Has transit A send to the client with this delay.
+fn delay(network: &Network, millis: u64) {
+    let link = network.lab.link("ca").unwrap();
+    let mut config = link.current().unwrap().a_to_b;
+    config.delay = Duration::from_millis(millis);
+    link.set(Direction::AToB, config).unwrap();
+}
+
+#[test]
+fn new_connections_use_the_better_peer_and_live_ones_stay() {
+    let Some(network) = Network::emulated("new_connections_use_the_better_peer_and_live_ones_stay")
+    else {
+        return;
+    };
+    let socket = ControlSocket::new();
+    let (border, server) = (
+        network.border(),
+        network.server_of(&(socket.named_in(SERVER) + STEERED)),
+    );
+    let a = network.transit(0, &CLIENTS);
+    let b = network.transit(1, &CLIENTS[1..]);
+    network.await_routes([&CLIENTS, &CLIENTS[1..]]);
+    let (moves, reverts) = (
+        || reported(&socket).stats.moves,
+        || reported(&socket).stats.reverts,
+    );
+    serve(&network);
+    let listener = listen(&network, LIVE_PORT);
+    let mut before = Live::new(&network, &listener);
+    assert_eq!(before.transit(&network), 0, "the best path is by A");
+    with_clients(&network, "it is explored", || {
+        let one = explained(&socket);
+        let by_b = |one: &SteeredPrefix| {
+            one.measured
+                .iter()
+                .any(|by| by.peer.as_deref() == Some("transit-b"))
+        };
+        one.is_some_and(|one| one.stage == SteeringStage::Exploring && by_b(&one))
+    });
+    assert_eq!(moves(), 0, "{:?}", explained(&socket));
+
+    delay(&network, 40);
+    with_clients(&network, "B is found", || moves() == 1);
+    let one = explained(&socket).unwrap();
+    println!("{one:?}");
+    assert_eq!(one.peer.as_deref(), Some("transit-b"));
+    let mut by_b = live_by(&network, &listener, 1);
+    assert_eq!(before.transit(&network), 0, "it began before");
+
+    // A withdrawal moves live connections, too, and loses none.
+    b.announce(CLIENTS[1], false);
+    wait_until("it returns", || reverts() == 1);
+    assert_eq!(by_b.transit(&network), 0);
+    assert_eq!(Live::new(&network, &listener).transit(&network), 0);
+    b.announce(CLIENTS[1], true);
+    with_clients(&network, "B is found again", || moves() == 2);
+    let mut by_b = live_by(&network, &listener, 1);
+
+    delay(&network, 0);
+    with_clients(&network, "B is not better any more", || reverts() == 2);
+    live_by(&network, &listener, 0);
+    assert_eq!(by_b.transit(&network), 1, "it began before");
+    drop((a, b, border, server, before));
+    network.lab.down().unwrap();
+}
+
+/// Fifteen segments, so that losses count.
+const BYTES: usize = 20_000;
+/// More than what acknowledgements and other packets have.
+const LIVE_BYTES: usize = 100_000;
+const CLIENTS_AT_ONCE: usize = 16;
