@@ -3,7 +3,9 @@
 use std::{collections::BTreeMap, sync::LazyLock};
 
 use keiro_control::metrics;
-use keiro_egress::stats::{ComparisonStats, EgressPeerStats, EgressStats, NeighbourStats};
+use keiro_egress::stats::{
+    ComparisonStats, EgressPeerStats, EgressStats, NeighbourStats, SteeringStats,
+};
 use keiro_flowstats::SegmentStats;
 use keiro_stats::{
     AggregationStats, AppStats, CapacityStats, HandshakeStats, MessageClientStats, PathSocketStats,
@@ -77,6 +79,7 @@ pub fn all() -> Vec<Metric> {
     all.extend(set::<NeighbourStats>());
     all.extend(set::<EgressPeerStats>());
     all.extend(set::<ComparisonStats>());
+    all.extend(set::<SteeringStats>());
     all.extend(set::<SegmentStats>());
     all
 }

@@ -1,6 +1,8 @@
 //! The dashboards: overview, application, path, tenant, egress.
 
-use keiro_egress::stats::{ComparisonStats, EgressPeerStats, EgressStats, NeighbourStats};
+use keiro_egress::stats::{
+    ComparisonStats, EgressPeerStats, EgressStats, NeighbourStats, SteeringStats,
+};
 use keiro_flowstats::SegmentStats;
 use keiro_stats::{
     AggregationStats, AppStats, CapacityStats, PathSocketStats, PathStats, StatSet,
@@ -293,6 +295,7 @@ fn egress() -> Board {
     .row("Neighbours", figures::<NeighbourStats>(GATEWAY))
     .row("Egress peers", figures::<EgressPeerStats>(GATEWAY))
     .row("Multipath and single path", figures::<ComparisonStats>(GATEWAY))
+    .row("Steering", figures::<SteeringStats>(GATEWAY))
     .row("FlowStats", figures::<SegmentStats>(""))
 }
 

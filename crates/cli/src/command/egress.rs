@@ -1,6 +1,7 @@
 //! `keiro asbr`, `keiro egress`: logging, configuration, then the daemon; and its answers.
 
 mod drain;
+mod steering;
 mod text;
 
 use std::{fs, io::ErrorKind, os::unix::fs::MetadataExt, path::Path};

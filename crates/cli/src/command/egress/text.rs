@@ -10,6 +10,7 @@ use keiro_egress::{
     },
 };
 
+use super::steering;
 use crate::{
     command::figures,
     output::{human::NONE, table::Table},
@@ -22,8 +23,10 @@ pub(super) fn status(status: &Status) -> String {
     let rejected = rejected.unwrap_or_default();
     let comparison = status.comparison.as_ref().map(comparison);
     let comparison = comparison.unwrap_or_default();
+    let steering = status.steering.as_ref().map(steering::status);
+    let steering = steering.unwrap_or_default();
     format!(
-        "{}, AS {}, {}: {}\n{}\n{rpki}{rejected}{}\n{}\n{}{}{comparison}",
+        "{}, AS {}, {}: {}\n{}\n{rpki}{rejected}{}\n{}\n{}{}{comparison}{steering}",
         status.role,
         status.asn,
         status.router_id,
@@ -374,6 +377,9 @@ pub(super) fn explanation(explanation: &Explanation) -> String {
     for one in &explanation.compared {
         text.push_str(&compared(one));
     }
+    for one in &explanation.steered {
+        text.push_str(&steering::prefix(one));
+    }
     text
 }
 
@@ -611,6 +617,7 @@ mod tests {
                 reason: "its attributes are too long".to_owned(),
             }],
             compared: Vec::new(),
+            steered: Vec::new(),
         });
         for part in [
             "\nnot advertised to reflector: 65000:1 2001:db8:1::/48, its attributes are too long\n",
