@@ -393,12 +393,20 @@ impl Kernel {
         }
     }
 
+    fn steering_routes(&self) -> steering::Routes<'_> {
+        steering::Routes {
+            state: self.reconciler.wanted(),
+            plan: &self.plan,
+            draining: &self.draining,
+        }
+    }
+
     /// Lets steering do what is due.
     fn steer(&mut self, now: Instant) -> Vec<ForwardingError> {
         let Some(mut steering) = self.steering.take() else {
             return Vec::new();
         };
-        let (routes, error) = steering.tend(now, self.reconciler.wanted(), &self.plan);
+        let (routes, error) = steering.tend(now, self.steering_routes());
         let mut errors: Vec<ForwardingError> = error.into_iter().collect();
         if !routes.is_empty() {
             errors.extend(self.put(&routes));
@@ -410,14 +418,15 @@ impl Kernel {
 
     /// Moves steered connections to changed routes of egress peers.
     fn follow_steered(&mut self, moved: &BTreeSet<IpNet>) -> Vec<ForwardingError> {
-        let Some(steering) = &mut self.steering else {
+        let Some(mut steering) = self.steering.take() else {
             return Vec::new();
         };
         let concerns = |prefix: IpNet| {
             let mut moved = moved.iter();
             moved.any(|net| net.contains(&prefix) || prefix.contains(net))
         };
-        let routes = steering.follow(now(), &concerns, self.reconciler.wanted(), &self.plan);
+        let routes = steering.follow(now(), &concerns, self.steering_routes());
+        self.steering = Some(steering);
         match routes.is_empty() {
             true => Vec::new(),
             false => self.put(&routes),

@@ -24,7 +24,9 @@ use std::{
 use ipnet::IpNet;
 use keiro_linux::{
     epe::{RouteKey, RouteUpdate, State},
-    jhash, nft,
+    jhash,
+    nexthop::Nexthop,
+    nft,
     sock_diag::{self, DiagError, Ended as Report, EndedConnections},
 };
 use keiro_units::Instant;
@@ -33,6 +35,7 @@ use self::script::{Changes, Script};
 use super::{KernelError, Plan, failed};
 use crate::{
     config::{Steered, TABLES_MAX},
+    draining::Draining,
     forwarding::{ForwardingError, PeerIndex},
     steering::{Assignment, Ended, Steering, figures::Transfer, prefix_of, slots::SLOTS},
 };
@@ -55,6 +58,25 @@ pub(super) struct Driver {
     pause: Duration,
     /// The setting found at the start.
     accepted_marks: String,
+}
+
+/// The routes of the egress peers.
+#[derive(Clone, Copy)]
+pub(super) struct Routes<'a> {
+    pub(super) state: &'a State,
+    pub(super) plan: &'a Plan,
+    pub(super) draining: &'a Draining,
+}
+
+impl Routes<'_> {
+    /// The next hop by which an egress peer reaches all of a prefix.
+    fn to(&self, peer: PeerIndex, prefix: IpNet) -> Option<Nexthop> {
+        table(0, peer)?;
+        let table = self.plan.peers.get(&peer)?.table;
+        let (route, id) = self.state.covering_route(table, prefix)?;
+        let nexthop = self.state.nexthops.get(&id).copied();
+        nexthop.filter(|_| !self.draining.contains(peer, route))
+    }
 }
 
 /// Runs nft in a thread.
@@ -117,28 +139,27 @@ impl Driver {
     pub(super) fn tend(
         &mut self,
         now: Instant,
-        state: &State,
-        plan: &Plan,
+        routes: Routes<'_>,
     ) -> (Vec<RouteUpdate>, Option<ForwardingError>) {
         if now < self.read_due {
             return (Vec::new(), None);
         }
         self.read_due = now + READ_EVERY;
-        let mut error = self.read(now, state, plan);
+        let mut error = self.read(now, routes);
         self.all.handle_timeout(now);
         error = error.or(self.take_outcome(now));
         if !self.sent.is_empty() || now < self.apply_due {
             return (Vec::new(), error);
         }
-        let mut routes = Vec::new();
+        let mut updates = Vec::new();
         for _ in 0..ASSIGNED_AT_ONCE {
             let Some((prefix, assignment)) = self.all.poll_assignment() else {
                 break;
             };
-            routes.extend(self.routes(prefix, assignment.as_ref(), state, plan));
+            updates.extend(self.updates(prefix, assignment.as_ref(), routes));
             self.note(prefix, assignment);
         }
-        (routes, error)
+        (updates, error)
     }
 
     /// Has nft make what has changed.
@@ -163,17 +184,16 @@ impl Driver {
         &mut self,
         now: Instant,
         concerns: &dyn Fn(IpNet) -> bool,
-        state: &State,
-        plan: &Plan,
+        routes: Routes<'_>,
     ) -> Vec<RouteUpdate> {
-        let announces = |peer, prefix| route_of(peer, prefix, state, plan).is_some();
+        let announces = |peer, prefix| routes.to(peer, prefix).is_some();
         self.all.on_routes(now, concerns, &announces);
         let concerned = self.assigned.keys().filter(|prefix| concerns(**prefix));
-        let routes = concerned.flat_map(|prefix| {
+        let updates = concerned.flat_map(|prefix| {
             let assignment = self.assigned.get(prefix);
-            self.routes(*prefix, assignment, state, plan)
+            self.updates(*prefix, assignment, routes)
         });
-        routes.collect()
+        updates.collect()
     }
 
     /// Other egress peers: everything returns to the best path. Their tables are cleared by the
@@ -205,8 +225,8 @@ impl Driver {
         table(self.config.first_table, peer)
     }
 
-    fn read(&mut self, now: Instant, state: &State, plan: &Plan) -> Option<ForwardingError> {
-        let announces = |peer, prefix| route_of(peer, prefix, state, plan).is_some();
+    fn read(&mut self, now: Instant, routes: Routes<'_>) -> Option<ForwardingError> {
+        let announces = |peer, prefix| routes.to(peer, prefix).is_some();
         let (all, config, seed) = (&mut self.all, &self.config, self.script.seed);
         let mut count = 0;
         let taken = self.ended.take(READ_AT_ONCE, |report| {
@@ -287,23 +307,21 @@ impl Driver {
     }
 
     /// The routes to a prefix by each egress peer; without an assignment, their removal.
-    fn routes(
+    fn updates(
         &self,
         prefix: IpNet,
         assignment: Option<&Assignment>,
-        state: &State,
-        plan: &Plan,
+        routes: Routes<'_>,
     ) -> Vec<RouteUpdate> {
-        let routes = plan.peers.keys().filter_map(|peer| {
+        let updates = routes.plan.peers.keys().filter_map(|peer| {
             let key = RouteKey {
                 table: self.table(*peer)?,
                 destination: prefix,
             };
-            let id = assignment.and_then(|_| route_of(*peer, prefix, state, plan));
-            let nexthop = id.and_then(|id| state.nexthops.get(&id).copied());
+            let nexthop = assignment.and_then(|_| routes.to(*peer, prefix));
             Some(RouteUpdate { key, nexthop })
         });
-        routes.collect()
+        updates.collect()
     }
 }
 
@@ -370,12 +388,6 @@ fn ended(report: &Report, config: &Steered, seed: u32) -> Option<Ended> {
             busy: report.busy,
         },
     })
-}
-
-/// The nexthop object by which an egress peer reaches all of a prefix.
-fn route_of(peer: PeerIndex, prefix: IpNet, state: &State, plan: &Plan) -> Option<u32> {
-    table(0, peer)?;
-    state.covering_route(plan.peers.get(&peer)?.table, prefix)
 }
 
 /// The table of a peer's steered prefixes; `None`: there are too many peers.

@@ -248,16 +248,16 @@ impl State {
         })
     }
 
-    /// The nexthop object by which a table reaches all of `prefix`: that of the longest prefix that covers it,
-    /// longer than a default route. `None` if there is none.
-    pub fn covering_route(&self, table: u32, prefix: IpNet) -> Option<u32> {
+    /// The route by which a table reaches all of `prefix`, the longest one that covers it and is no default
+    /// route: its prefix and its nexthop object. `None` if there is none.
+    pub fn covering_route(&self, table: u32, prefix: IpNet) -> Option<(IpNet, u32)> {
         let routes = &self.tables.get(&table)?.routes;
         let mut asked = prefix.trunc();
         loop {
             // The last one before it covers it, or shares fewer bits with it than any that does.
             let (found, nexthop) = routes.range(..=asked).next_back()?;
             if found.prefix_len() > 0 && found.contains(&asked) {
-                return Some(*nexthop);
+                return Some((*found, *nexthop));
             }
             let bits = shared_bits(found, &asked).min(asked.prefix_len().checked_sub(1)?);
             asked = IpNet::new(asked.addr(), bits).ok()?.trunc();

@@ -231,7 +231,7 @@ fn the_route_that_covers_a_prefix_is_the_longest_one_and_no_default_route() {
             let covers = |net: &&IpNet| net.prefix_len() > 0 && net.contains(&asked);
             let longest = all.iter().filter(covers).max_by_key(|net| net.prefix_len());
             let routes = &state.tables[&7].routes;
-            let expected = longest.map(|net| routes[net]);
+            let expected = longest.map(|net| (*net, routes[net]));
             assert_eq!(
                 state.covering_route(7, asked),
                 expected,
