@@ -170,6 +170,8 @@ mptcp = "precise"
 interface = "wire"
 [comparison]
 evidence_file = "DIRECTORY/evidence"
+[steering]
+mode = "observe"
 [[reflector]]
 name = "border"
 address = "fd00:1::2"

@@ -128,8 +128,9 @@ pub struct Steering {
     names: BTreeMap<PeerIndex, String>,
     slots: Slots,
     clients: BTreeMap<IpNet, Client>,
-    /// Prefixes by last use.
-    by_use: BTreeMap<u64, IpNet>,
+    /// Prefixes by last use: those with few connections, and those whose connections are assigned
+    /// to groups.
+    by_use: [BTreeMap<u64, IpNet>; 2],
     uses: u64,
     versions: u64,
     /// Prefixes whose assignment has changed.
@@ -155,7 +156,7 @@ impl Steering {
             settings,
             names,
             clients: BTreeMap::new(),
-            by_use: BTreeMap::new(),
+            by_use: [const { BTreeMap::new() }; 2],
             uses: 0,
             versions: 0,
             changed: BTreeSet::new(),
@@ -327,14 +328,28 @@ impl Steering {
             self.clients.insert(prefix, Client::new(now, announced));
         }
         if let Some(client) = self.clients.get_mut(&prefix) {
-            self.by_use.remove(&client.used);
+            self.by_use
+                .iter_mut()
+                .for_each(|all| _ = all.remove(&client.used));
             client.used = self.uses;
-            self.by_use.insert(self.uses, prefix);
+            client.used_at = now;
+            let kind = usize::from(client.connections >= client::MANAGED_MIN);
+            self.by_use[kind].insert(self.uses, prefix);
         }
     }
 
+    /// Forgets a prefix with few connections, so that many clients with one connection each cannot
+    /// displace the others; one with more if it has not been used for long, or if the others have no
+    /// room to become such.
     fn forget_oldest(&mut self, now: Instant) {
-        let Some((_, prefix)) = self.by_use.pop_first() else {
+        let [few, many] = &self.by_use;
+        let oldest = many.first_key_value().map(|(_, prefix)| prefix);
+        let client = oldest.and_then(|prefix| self.clients.get(prefix));
+        let is_idle = client.is_some_and(|client| now - client.used_at > IDLE_MAX);
+        let is_crowded = few.len() <= self.settings.prefixes_max / FEW_MIN;
+        let kind = usize::from(is_idle || is_crowded);
+        let victim = self.by_use[kind].pop_first();
+        let Some((_, prefix)) = victim.or_else(|| self.by_use[1 - kind].pop_first()) else {
             return;
         };
         if self.steered.contains(&prefix) {
@@ -585,6 +600,10 @@ pub const BITS_V4: u8 = 24;
 pub const BITS_V6: u8 = 48;
 /// How often old evidence and waiting moves are looked at. Ours.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// A prefix without a connection for this time makes room for others. Ours.
+const IDLE_MAX: Duration = Duration::from_secs(3600);
+/// The part of all prefixes that those with few connections have at least: one of this number. Ours.
+const FEW_MIN: usize = 8;
 const MINUTE: Duration = Duration::from_secs(60);
 /// Prefixes shown in the summary, and within a requested prefix. Ours.
 const SHOWN_MAX: usize = 50;

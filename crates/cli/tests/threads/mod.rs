@@ -116,13 +116,16 @@ fn assert_protected(pid: i32, user: u32) {
     assert!(!is_readable(pid, user), "its memory can be read");
 }
 
-/// Every thread is `user`'s and has no way to get more; the first has the capabilities `main`, the others none,
-/// and `bounding` bounds all. The process's memory is its own.
+/// Every thread is `user`'s and has no way to get more; the first has the capabilities `main`, as has the one that
+/// runs nft, the others none, and `bounding` bounds all. The process's memory is its own.
 pub(crate) fn assert_reduced(pid: i32, user: u32, main: u64, bounding: u64) {
     assert_protected(pid, user);
     let all = threads(pid);
     for (name, thread) in &all {
-        let capabilities = if name == "main" { main } else { 0 };
+        let capabilities = match name.as_str() {
+            "main" | "steering" => main,
+            _ => 0,
+        };
         let user = u64::from(user);
         let wanted = Thread {
             users: vec![user; 4],

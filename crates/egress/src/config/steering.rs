@@ -84,8 +84,8 @@ pub(super) fn steered(
             Err(LocatedError::new(time.span(), message))
         }
     };
-    let most = u32::MAX - TABLES_MAX;
-    let first_table = number(&entry.first_table, FIRST_TABLE, 256..=most, "first_table");
+    let most = i32::MAX as u32 - TABLES_MAX;
+    let first_table = number(&entry.first_table, FIRST_TABLE, 1_000..=most, "first_table");
     let first_table = first_table.and_then(|first| free_tables(entry, first, tables));
     let first_mark = number(&entry.first_mark, FIRST_MARK, 1..=most, "first_mark");
     let explore = report.keep(explore);

@@ -453,6 +453,68 @@ again_after = "30min"
 }
 
 #[test]
+fn steering_has_shares_bounds_and_tables_of_its_own() {
+    let text = r#"
+[egress]
+asn = 65000
+router_id = "192.0.2.9"
+[[peer]]
+name = "transit-a"
+rt = "65000:1"
+address = "2001:db8:a:e::a"
+table = 1900
+[steering]
+mode = "observe"
+"#;
+    let config = EndpointConfig::parse(text, "e.toml").unwrap();
+    let steered = config.steering.unwrap();
+    assert_eq!(steered.settings, crate::steering::Settings::DEFAULT);
+    assert_eq!(steered.ports, BTreeSet::from([80, 443]));
+    let rest = r#"ports = [8080]
+explore = "2%"
+confirm = "20%"
+confidence = "95%"
+moves_per_minute = 3
+prefixes_max = 7
+bytes_min = "1MiB"
+keep_for = "5min"
+first_table = 2000
+first_mark = 0x100
+"#;
+    let text = text.to_owned() + rest;
+    let config = EndpointConfig::parse(&text, "e.toml").unwrap();
+    let steered = config.steering.unwrap();
+    let wanted = crate::steering::Settings {
+        mode: crate::steering::Mode::Observe,
+        explore: 0.02,
+        confirm: 0.2,
+        confidence: 0.95,
+        moves_per_minute: 3,
+        prefixes_max: 7,
+        bytes_min: 1 << 20,
+        keep_for: Duration::from_secs(300),
+    };
+    assert_eq!(steered.settings, wanted);
+    assert_eq!((steered.first_table, steered.first_mark), (2000, 0x100));
+    assert_refused(
+        &text,
+        &[
+            ("\"observe\"", "\"dry\"", "`observe` or `steer`"),
+            ("mode =", "modus =", "unknown key `modus`"),
+            ("\"2%\"", "\"11%\"", "to \"10%\""),
+            ("\"20%\"", "\"31%\"", "to \"30%\""),
+            ("\"95%\"", "\"100%\"", "confidence: write"),
+            ("= 3\n", "= 0\n", "moves_per_minute: write 1 to"),
+            ("= 7\n", "= 0\n", "prefixes_max: write 1 to"),
+            ("\"5min\"", "\"5s\"", "keep_for: at least"),
+            ("[8080]", "[]", "ports: write 1 to"),
+            ("= 2000", "= 1800", "an egress peer has table 1900"),
+            ("0x100", "0", "first_mark: write 1 to"),
+        ],
+    );
+}
+
+#[test]
 fn all_problems_come_in_one_report() {
     let text = ASBR
         .replacen("asn = 65000", "asn = 0", 1)

@@ -26,7 +26,7 @@ use keiro_linux::{
     epe::{RouteKey, RouteUpdate, State},
     jhash,
     nexthop::Nexthop,
-    nft,
+    nft::{self, NftWatch},
     sock_diag::{self, DiagError, Ended as Report, EndedConnections},
 };
 use keiro_units::Instant;
@@ -53,6 +53,9 @@ pub(super) struct Driver {
     sent: BTreeMap<IpNet, u64>,
     /// Nftables does not have what it should have: everything is to be made anew.
     rebuild: bool,
+    /// Others may remove the table: firewalls replace all rules when they are reloaded.
+    watch: NftWatch,
+    look: bool,
     read_due: Instant,
     apply_due: Instant,
     pause: Duration,
@@ -82,18 +85,26 @@ impl Routes<'_> {
 /// Runs nft in a thread.
 #[derive(Debug)]
 struct Applier {
+    is_idle: bool,
     orders: SyncSender<Order>,
-    outcomes: Receiver<io::Result<Cookies>>,
+    outcomes: Receiver<io::Result<Outcome>>,
 }
 
 struct Order {
-    script: String,
+    /// `None`: look whether the table is there.
+    script: Option<String>,
     prefixes: BTreeSet<IpNet>,
     ports: BTreeSet<u16>,
 }
 
 /// Live connections by client prefix.
 type Cookies = BTreeMap<IpNet, Vec<u64>>;
+
+enum Outcome {
+    Applied(Cookies),
+    Missing,
+    Present,
+}
 
 impl Driver {
     /// For the calling thread's network namespace.
@@ -112,6 +123,8 @@ impl Driver {
             changes: Changes::default(),
         };
         nft::run(&script.table(all.slots(), &BTreeMap::new())).map_err(KernelError::Nft)?;
+        // After the own change, of which it would report.
+        let watch = NftWatch::open().map_err(KernelError::Nft)?;
         let accepted_marks = fs::read_to_string(ACCEPT_MARKS).map_err(KernelError::AcceptMarks)?;
         fs::write(ACCEPT_MARKS, "1").map_err(KernelError::AcceptMarks)?;
         Ok(Self {
@@ -123,6 +136,8 @@ impl Driver {
             applier: Applier::start().map_err(KernelError::Thread)?,
             sent: BTreeMap::new(),
             rebuild: false,
+            watch,
+            look: false,
             read_due: now + READ_EVERY,
             apply_due: now,
             pause: PAUSE_MIN,
@@ -148,7 +163,9 @@ impl Driver {
         let mut error = self.read(now, routes);
         self.all.handle_timeout(now);
         error = error.or(self.take_outcome(now));
-        if !self.sent.is_empty() || now < self.apply_due {
+        // An error may hide a change.
+        self.look |= self.watch.changed().unwrap_or(true);
+        if self.rebuild || !self.applier.is_idle || now < self.apply_due {
             return (Vec::new(), error);
         }
         let mut updates = Vec::new();
@@ -164,7 +181,7 @@ impl Driver {
 
     /// Has nft make what has changed.
     pub(super) fn apply(&mut self, now: Instant) {
-        if self.rebuild && self.sent.is_empty() && now >= self.apply_due {
+        if self.rebuild && self.applier.is_idle && now >= self.apply_due {
             self.rebuild = false;
             self.script.forget_changes();
             let versions = self
@@ -173,9 +190,12 @@ impl Driver {
                 .map(|(prefix, one)| (*prefix, one.version));
             self.sent = versions.collect();
             let script = self.script.table(self.all.slots(), &self.assigned);
-            self.order(now, script);
+            self.order(now, Some(script));
         } else if let Some(script) = self.script.take_changes() {
-            self.order(now, script);
+            self.order(now, Some(script));
+        } else if self.look && self.applier.is_idle && now >= self.apply_due {
+            self.look = false;
+            self.order(now, None);
         }
     }
 
@@ -262,9 +282,10 @@ impl Driver {
             }
         };
         let sent = std::mem::take(&mut self.sent);
+        self.applier.is_idle = true;
         self.apply_due = now + self.pause;
         match outcome {
-            Ok(mut live) => {
+            Ok(Outcome::Applied(mut live)) => {
                 self.pause = PAUSE_MIN;
                 for (prefix, version) in sent {
                     let earlier = live.remove(&prefix).unwrap_or_default();
@@ -272,13 +293,19 @@ impl Driver {
                 }
                 None
             }
+            Ok(Outcome::Present) => None,
+            Ok(Outcome::Missing) => {
+                tracing::warn!(
+                    "another program has removed the table of nftables; it is made again"
+                );
+                self.rebuild = true;
+                None
+            }
             Err(error) => {
                 self.rebuild = true;
                 self.pause = (self.pause * 2).min(PAUSE_MAX);
-                Some(failed(
-                    "new connections are not steered as wanted".to_owned(),
-                    &error,
-                ))
+                let what = "new connections are not steered as wanted".to_owned();
+                Some(failed(what, &error))
             }
         }
     }
@@ -293,14 +320,15 @@ impl Driver {
             .extend(assignment.map(|one| (prefix, one.version)));
     }
 
-    fn order(&mut self, now: Instant, script: String) {
+    fn order(&mut self, now: Instant, script: Option<String>) {
         let order = Order {
             script,
             prefixes: self.sent.keys().copied().collect(),
             ports: self.config.ports.clone(),
         };
-        if self.applier.orders.try_send(order).is_err() {
-            self.rebuild = true;
+        match self.applier.orders.try_send(order) {
+            Ok(()) => self.applier.is_idle = false,
+            Err(_) => self.rebuild = true,
         }
         // Also where nothing but removals was sent.
         self.apply_due = now + self.pause;
@@ -331,7 +359,7 @@ impl Applier {
         let (done, outcomes) = mpsc::sync_channel(1);
         let work = move || {
             while let Ok(order) = to_do.recv() {
-                let outcome = nft::run(&order.script).map(|()| order.live());
+                let outcome = order.carry_out();
                 if done.send(outcome).is_err() {
                     break;
                 }
@@ -340,11 +368,26 @@ impl Applier {
         thread::Builder::new()
             .name("steering".to_owned())
             .spawn(work)?;
-        Ok(Self { orders, outcomes })
+        Ok(Self {
+            orders,
+            outcomes,
+            is_idle: true,
+        })
     }
 }
 
 impl Order {
+    fn carry_out(&self) -> io::Result<Outcome> {
+        let Some(script) = &self.script else {
+            return Ok(match nft::has_table(script::FAMILY, script::TABLE)? {
+                true => Outcome::Present,
+                false => Outcome::Missing,
+            });
+        };
+        nft::run(script)?;
+        Ok(Outcome::Applied(self.live()))
+    }
+
     /// The connections that may have begun before.
     fn live(&self) -> Cookies {
         let mut cookies = Cookies::new();

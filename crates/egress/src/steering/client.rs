@@ -18,6 +18,7 @@ use crate::{forwarding::PeerIndex, status::SteeringReason};
 pub(super) struct Client {
     /// Its last use, in [`Steering`](super::Steering)'s order.
     pub(super) used: u64,
+    pub(super) used_at: Instant,
     pub(super) connections: u64,
     /// The egress of new connections without a group.
     pub(super) egress: Egress,
@@ -116,6 +117,7 @@ impl Client {
     pub(super) fn new(now: Instant, announced: BTreeSet<PeerIndex>) -> Self {
         Self {
             used: 0,
+            used_at: now,
             connections: 0,
             egress: Egress::BestPath,
             since: now,

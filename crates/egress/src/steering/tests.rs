@@ -526,19 +526,42 @@ fn connections_of_an_earlier_assignment_do_not_count() {
 #[test]
 fn prefixes_beyond_the_limit_are_forgotten_and_return_to_the_best_path() {
     let settings = Settings {
-        prefixes_max: 2,
+        prefixes_max: 16,
         ..STEER
     };
     let mut all = steering(settings, 2);
     let mut now = Instant::ZERO;
     let is_steered = |steering: &Steering| used(steering, client(1)) == Egress::Peer(PeerIndex(1));
     run(&mut all, &mut now, 2_000, second_is_nearer, is_steered);
-    for number in 2..4 {
-        connect(&mut all, &mut Random(1), now, client(number), all_alike);
+    let mut random = Random(1);
+    for number in 2..200 {
+        connect(&mut all, &mut random, now, client(number), all_alike);
     }
-    assert_eq!((all.clients.len(), all.steered.len()), (2, 0));
-    assert_eq!(last_decision(&mut all).reason, SteeringReason::Forgotten);
-    assert_eq!(all.stats.forgotten_prefixes, 1);
+    assert_eq!(all.clients.len(), 16);
+    assert!(is_steered(&all), "single connections do not displace it");
+    // Others with many connections do, and it does not stay for ever without connections.
+    for number in 1_000..1_040 {
+        for _ in 0..client::MANAGED_MIN + 5 {
+            connect(&mut all, &mut random, now, client(number), all_alike);
+        }
+    }
+    assert_eq!((all.clients.len(), all.steered.len()), (16, 0));
+    let decisions = std::iter::from_fn(|| all.poll_decision());
+    let mut reasons = decisions.map(|decision| decision.reason);
+    assert!(reasons.any(|reason| reason == SteeringReason::Forgotten));
+    for number in 2_000..2_050 {
+        connect(&mut all, &mut random, now, client(number), all_alike);
+    }
+    let managed = all.by_use[1].len();
+    connect(
+        &mut all,
+        &mut random,
+        now + IDLE_MAX * 2,
+        client(3_000),
+        all_alike,
+    );
+    assert_eq!(all.by_use[1].len(), managed - 1);
+    assert_eq!(all.by_use[0].len() + all.by_use[1].len(), 16);
 }
 
 #[test]

@@ -175,6 +175,18 @@ fn new_connections_use_the_better_peer_and_live_ones_stay() {
     });
     assert_eq!(moves(), 0, "{:?}", explained(&socket));
 
+    // A firewall that is reloaded removes all tables, and this one comes back.
+    let nft = |arguments: [&str; 2]| {
+        let mut command = network.host("server").command("nft");
+        command.args(arguments).output().expect("nft runs")
+    };
+    nft(["flush", "ruleset"]);
+    wait_until("the table is back", || {
+        let listed = nft(["list", "ruleset"]).stdout;
+        let listed = String::from_utf8_lossy(&listed).into_owned();
+        listed.contains("keiro_steering") && listed.contains("fd00:c1:: .")
+    });
+
     delay(&network, 40);
     with_clients(&network, "B is found", || moves() == 1);
     let one = explained(&socket).unwrap();
@@ -196,7 +208,11 @@ fn new_connections_use_the_better_peer_and_live_ones_stay() {
     with_clients(&network, "B is not better any more", || reverts() == 2);
     live_by(&network, &listener, 0);
     assert_eq!(by_b.transit(&network), 1, "it began before");
-    drop((a, b, border, server, before));
+    drop(server);
+    let left = nft(["list", "ruleset"]).stdout;
+    assert!(left.is_empty(), "{}", String::from_utf8_lossy(&left));
+    assert_eq!(by_b.transit(&network), 1, "it stays without the daemon");
+    drop((a, b, border, before));
     network.lab.down().unwrap();
 }
 

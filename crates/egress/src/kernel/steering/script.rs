@@ -37,7 +37,7 @@ impl Script {
         format!("delete table {FAMILY} {TABLE}\n")
     }
 
-    /// Makes the table anew. One SYN in a hundred thousand may come in between.
+    /// Makes the table anew, in one transaction.
     pub(super) fn table(&self, slots: &Slots, assigned: &BTreeMap<IpNet, Assignment>) -> String {
         let roles = slots.groups().map(|group| {
             let range = slots.range(group);
