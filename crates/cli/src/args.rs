@@ -1,9 +1,10 @@
 //! The command line: what can be said, and its help. Man pages and completion are made from this.
 
+mod init_egress;
 mod measure;
 mod network;
 
-use std::{ffi::OsString, num::NonZeroU64, path::PathBuf, time::Duration};
+use std::{ffi::OsString, net::IpAddr, num::NonZeroU64, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use ipnet::IpNet;
@@ -17,6 +18,7 @@ use keiro_terminal::{VERSION, manual::Shell};
 use crate::names;
 
 pub(crate) use self::{
+    init_egress::{InitAsbr, InitBgp, InitEgress, InitEpe, InitPeer, InitRole},
     measure::{
         MEASURE_PORT, Measure, MeasureCommand, MeasureCompare, MeasureFit, MeasureNet, MeasurePart,
     },
@@ -71,7 +73,8 @@ pub(crate) enum Command {
     /// Write a first configuration and a private key for this machine
     ///
     /// Finds the uplinks: the interfaces with a default route, and their addresses. Prints the
-    /// public key, which the peer needs.
+    /// public key, which the peer needs. `keiro init asbr` and `keiro init egress` write those of the
+    /// egress suite.
     Init(Init),
     /// Invite a branch into the network of this hub
     ///

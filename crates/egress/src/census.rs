@@ -49,6 +49,11 @@ impl Census {
         self.changed || self.next.is_some()
     }
 
+    /// Whether a count has begun and not ended.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.next.is_some()
+    }
+
     /// The groups with the number of their routes, as of the last complete count.
     pub(crate) fn groups(&self) -> &BTreeMap<Group, usize> {
         &self.groups

@@ -120,6 +120,11 @@ enum CommunityFilter {
 
 /// Most routes of a page. Ours.
 pub const PAGE_MAX: usize = 1000;
+/// Bytes of a page's JSON, about; an answer has at most twice as many. Ours.
+const PAGE_BYTES_MAX: usize = 2 << 20;
+/// A route without its AS path, with all of its communities, and a number of the AS path. Ours.
+const ROUTE_BYTES: usize = 1024;
+const NUMBER_BYTES: usize = 11;
 /// Destinations that are looked at for a page: a few milliseconds. Ours.
 const LOOKED_AT_MAX: usize = 10_000;
 
@@ -132,12 +137,18 @@ pub(crate) fn page(of: &Received<'_>, query: &RouteQuery) -> Result<RoutesPage, 
     let mut limits = Limits {
         routes_max: query.limit.clamp(1, PAGE_MAX),
         left: LOOKED_AT_MAX,
+        weighed: 0,
+        bytes: 0,
     };
     let mut page = RoutesPage {
         routes: Vec::new(),
         next: None,
     };
     let mut denied_of = query.after.and_then(|cursor| cursor.denied_of);
+    // A cursor is the client's word.
+    if denied_of.is_some_and(|id| usize::from(id) >= of.names.len()) {
+        return Ok(page);
+    }
     let mut after = query.after.and_then(|cursor| cursor.destination());
     loop {
         let to = &mut page.routes;
@@ -163,13 +174,20 @@ struct Limits {
     routes_max: usize,
     /// Destinations that may be looked at.
     left: usize,
+    /// The routes whose size is known, and that size.
+    weighed: usize,
+    bytes: usize,
 }
 
 impl Limits {
     /// Counts a destination that was looked at.
     fn is_reached(&mut self, routes: &[RouteStatus]) -> bool {
         self.left = self.left.saturating_sub(1);
-        self.left == 0 || routes.len() >= self.routes_max
+        for route in &routes[self.weighed..] {
+            self.bytes += ROUTE_BYTES + NUMBER_BYTES * route.path.as_path.len();
+        }
+        self.weighed = routes.len();
+        self.left == 0 || routes.len() >= self.routes_max || self.bytes >= PAGE_BYTES_MAX
     }
 }
 

@@ -3,7 +3,10 @@
 use super::*;
 
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Init {
+    #[command(subcommand)]
+    pub(crate) role: Option<InitRole>,
     /// The configuration to write; the key goes beside it as private.key
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG_FILE, value_hint = ValueHint::FilePath)]
     pub(crate) output: PathBuf,

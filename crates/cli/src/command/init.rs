@@ -1,5 +1,7 @@
 //! `keiro init`: a first configuration for this machine.
 
+mod egress;
+
 use std::{
     fs::{self, DirBuilder},
     io::{self, BufRead, IsTerminal},
@@ -39,6 +41,11 @@ const CARRIER_WAIT_MAX: Duration = Duration::from_secs(2);
 const CARRIER_POLL: Duration = Duration::from_millis(20);
 
 pub(crate) fn init(args: &args::Init) -> Result<(), Failure> {
+    match &args.role {
+        Some(args::InitRole::Asbr(args)) => return egress::asbr(args),
+        Some(args::InitRole::Egress(args)) => return egress::egress(args),
+        None => {}
+    }
     let file = std::path::absolute(&args.output)
         .map_err(|e| Failure::new(format!("cannot use {}", args.output.display())).because(e))?;
     if file.exists() && !args.force {

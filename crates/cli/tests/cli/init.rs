@@ -154,3 +154,39 @@ fn a_place_that_cannot_be_written_is_an_error() {
     let ran = run(["init", "--output", "/proc/no/gateway.toml"]).expect_code(1);
     ran.says(&["keiro: ", "/proc/no"]);
 }
+
+#[test]
+fn files_of_the_egress_suite_are_written_checked_and_diagnosed() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name).display().to_string();
+    let (border, server) = (file("asbr.toml"), file("egress.toml"));
+    // Nothing is asked on a link, since the reflector is this machine.
+    let bgp = "--asn 65000 --router-id 192.0.2.1 --reflector 127.0.0.1";
+    let asbr = format!(
+        "init asbr {bgp} --locator 2001:db8:a:1::/64 --announce 2001:db8:a::/48 \
+         --peer transit-a=65001@2001:db8:f:a::1 --output {border}"
+    );
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let ran = run(words(&asbr)).expect_code(0);
+    let for_servers =
+        "keiro init egress --asn 65000 --reflector 127.0.0.1 --peer transit-a=65000:1@ADDRESS";
+    ran.says(&[for_servers, "next: systemctl enable --now keiro-asbr"]);
+    run(words(&asbr)).expect_code(1).says(&["is there already"]);
+    let egress = format!(
+        "init egress {bgp} --peer transit-a=65000:1@2001:db8:a:e::a --output {server}"
+    );
+    run(words(&egress)).expect_code(0);
+    for (file, role) in [(&border, "asbr"), (&server, "egress")] {
+        run(["config", "check", file]).expect_code(0);
+        let found = run(["doctor", "--json", "--config", file]).expect_code(1);
+        let found: serde_json::Value = serde_json::from_str(&found.stdout).unwrap();
+        assert_eq!(found["role"], role);
+        let causes = found["findings"].as_array().unwrap();
+        assert!(
+            causes.iter().any(|one| one["cause"] == "egress_not_running"),
+            "{found}"
+        );
+    }
+    let own = format!("init asbr {bgp} --locator 2001:db8:a:1::/120 --peer a=1@::1 --output {border}");
+    run(words(&own)).expect_code(1).says(&["leaves no room for a function"]);
+}

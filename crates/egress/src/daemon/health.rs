@@ -20,6 +20,8 @@ pub(crate) struct Health {
     alarms: Alarms,
     refusals: Refusals,
     check_at: Instant,
+    /// When the census goes on, so that it takes a small part of the time however often the loop runs.
+    census_at: Instant,
 }
 
 /// Refused changes of forwarding by the kernel's reason, so that a thousand changes that are refused and
@@ -42,13 +44,14 @@ impl Health {
             alarms: Alarms::default(),
             refusals: Refusals::default(),
             check_at: now() + CHECK_INTERVAL,
+            census_at: Instant::ZERO,
         }
     }
 
     pub(super) fn poll_timeout(&self) -> Instant {
         match self.census.is_due() {
             // The count goes on between other work.
-            true => self.check_at.min(now() + CENSUS_PAUSE),
+            true => self.check_at.min(self.census_at),
             false => self.check_at,
         }
     }
@@ -118,7 +121,14 @@ impl<R: Role> Daemon<R> {
     /// Does what is due.
     pub(super) fn tend_health(&mut self) {
         let now = now();
-        self.health.census.step(&self.speaker);
+        if self.health.census.is_due() && self.health.census_at <= now {
+            self.health.census.step(&self.speaker);
+            self.health.census_at = now
+                + match self.health.census.is_under_way() {
+                    true => CENSUS_PAUSE,
+                    false => CENSUS_INTERVAL,
+                };
+        }
         let groups = self.health.census.groups();
         let forwarding = &mut *self.forwarding;
         let errors = self.role.tend(now, &self.speaker, groups, forwarding);
@@ -211,6 +221,8 @@ impl<R: Role> Daemon<R> {
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Between steps of the census: it takes about a twentieth of the time. Ours.
 const CENSUS_PAUSE: Duration = Duration::from_millis(20);
+/// Between counts while routes change. Ours.
+const CENSUS_INTERVAL: Duration = Duration::from_secs(1);
 /// Distinct reasons of refusals that are kept. Ours.
 const REASONS_MAX: usize = 32;
 /// How long a reason is present after its last refusal: longer than the longest pause between attempts.

@@ -57,8 +57,7 @@ impl Endpoint {
         forwarding: &mut dyn Forwarding,
     ) -> Vec<ForwardingError> {
         let Some(interval) = self.config.probe_interval else {
-            self.probes.due = None;
-            return Vec::new();
+            return self.end_probes(speaker, groups, forwarding);
         };
         if self.probes.due.is_some_and(|due| due > now) {
             return Vec::new();
@@ -78,6 +77,30 @@ impl Endpoint {
                 .collect();
             self.probes.avoided = avoided;
             errors.extend(self.move_routes(speaker, groups, &changed, forwarding));
+        }
+        errors
+    }
+
+    /// Nothing is probed any more, and every segment is used.
+    fn end_probes(
+        &mut self,
+        speaker: &Speaker,
+        groups: &BTreeMap<Group, usize>,
+        forwarding: &mut dyn Forwarding,
+    ) -> Vec<ForwardingError> {
+        let ended = std::mem::take(&mut self.probes);
+        let routed = ended.targets.iter().filter(|(sid, at)| {
+            ended.routed.contains(*sid) && self.peers.contains_key(*at)
+        });
+        let changes: Vec<RouteChange> = routed
+            .map(|(sid, at)| probe_route(*sid, *at, false))
+            .collect();
+        let mut errors = match changes.is_empty() {
+            true => Vec::new(),
+            false => forwarding.change(&changes),
+        };
+        if !ended.avoided.is_empty() {
+            errors.extend(self.move_routes(speaker, groups, &ended.avoided, forwarding));
         }
         errors
     }
@@ -102,23 +125,18 @@ impl Endpoint {
         while targets.len() > PROBED_MAX {
             targets.pop_last();
         }
-        let change = |sid: Ipv6Addr, at: PeerIndex, there: bool| RouteChange {
-            table: Table::Peer(at),
-            destination: IpNet::V6(Ipv6Net::from(sid)),
-            via: there.then_some(Via::Segment(sid)),
-        };
         let before = std::mem::replace(&mut self.probes.targets, targets);
         let now = &self.probes.targets;
         let moved = before.iter().filter(|(sid, at)| now.get(*sid) != Some(at));
         let mut changes = Vec::new();
         for (sid, at) in moved {
             if self.probes.routed.remove(sid) && self.peers.contains_key(at) {
-                changes.push(change(*sid, *at, false));
+                changes.push(probe_route(*sid, *at, false));
             }
         }
         for (sid, at) in now {
             if self.probes.routed.insert(*sid) {
-                changes.push(change(*sid, *at, true));
+                changes.push(probe_route(*sid, *at, true));
             }
         }
         self.probes.liveness.retain(|sid| now.contains_key(sid));
@@ -147,5 +165,14 @@ impl Endpoint {
         let mut errors = self.update(speaker, touched, forwarding);
         errors.extend(forwarding.follow());
         errors
+    }
+}
+
+/// The route to a segment by itself in a peer's table.
+fn probe_route(sid: Ipv6Addr, peer: PeerIndex, there: bool) -> RouteChange {
+    RouteChange {
+        table: Table::Peer(peer),
+        destination: IpNet::V6(Ipv6Net::from(sid)),
+        via: there.then_some(Via::Segment(sid)),
     }
 }

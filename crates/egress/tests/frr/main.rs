@@ -6,6 +6,7 @@
 //! ```
 
 mod asbr;
+mod reflectors;
 mod bfd;
 mod communities;
 mod drain;
