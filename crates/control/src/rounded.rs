@@ -110,6 +110,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn shares_are_of_what_was_sent_and_the_largest_is_first() {
+        let part = |path: &str, sent_bytes| SpreadPathSnapshot {
+            path: path.to_owned(),
+            sent_bytes,
+        };
+        let spread = [part("lte", 1), part("sat", 0), part("fibre", 3)];
+        assert_eq!(shares(&spread), [("fibre", 0.75), ("lte", 0.25)]);
+        assert_eq!(shares(&[part("lte", 0)]), []);
+        let huge = [part("a", u64::MAX), part("b", u64::MAX)];
+        assert_eq!(shares(&huge), [("a", 0.5), ("b", 0.5)]);
+    }
+
+    #[test]
     fn durations_have_the_unit_that_fits() {
         let cases = [
             (0, "0 s"),

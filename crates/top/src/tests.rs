@@ -163,6 +163,23 @@ fn chars(text: &str) -> Vec<KeyCode> {
 }
 
 #[test]
+fn a_spread_application_shows_the_share_of_each_path() {
+    let spread = json!({"spread": [
+        {"path": "wan0", "sent_bytes": 29}, {"path": "wan1", "sent_bytes": 71}, {"path": "wan2", "sent_bytes": 0},
+    ]});
+    let apps = [app("backup", None, 0.0, &spread)];
+    let site = snapshot(&apps, &[path("wan0", "up"), path("wan1", "up")]);
+    let data = data(vec![Update::Snapshot(Box::new(site))]);
+    let shown = lines(&data, &View::default(), (100, 24));
+    assert!(
+        shown
+            .iter()
+            .any(|line| line.contains("wan1 71 %, wan0 29 %")),
+        "{shown:#?}"
+    );
+}
+
+#[test]
 fn eighty_columns_show_missed_targets_first_and_what_is_wrong() {
     let shown = lines(&live(), &View::default(), (80, 24));
     let expected = [

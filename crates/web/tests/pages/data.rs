@@ -98,6 +98,53 @@ fn pages_show_the_numbers_of_the_gateway() {
 }
 
 #[test]
+fn a_spread_application_shows_the_share_of_each_path_and_is_on_all() {
+    let served = Served::start();
+    served.gateway().change("show_app", |answer| {
+        answer["apps"][0]["spread"] =
+            json!([{"path": "wan0", "sent_bytes": 290}, {"path": "wan1", "sent_bytes": 710}]);
+    });
+    let shares = "spread: <a href=\"/tokyo/paths/wan1\"><bdi>wan1</bdi></a> 71 %, \
+                  <a href=\"/tokyo/paths/wan0\"><bdi>wan0</bdi></a> 29 %";
+    for place in ["", "apps", "apps/A1", "paths/wan0", "paths/wan1"] {
+        assert_shows(&served.page(place), place, &[shares]);
+    }
+}
+
+#[test]
+fn paths_that_wait_for_their_peer_are_no_fault() {
+    let served = Served::start();
+    served.gateway().change("show_path", |answer| {
+        let mut path = crate::fake::path("wan2", "validating");
+        path["remote"] = json!(null);
+        path["path_terms"] = json!({"role": "backup", "cost_per_gb": 4.0, "budget_spent": false});
+        answer["paths"].as_array_mut().unwrap().push(path);
+    });
+    served
+        .gateway()
+        .change("status", |status| status["paths"] = json!(3));
+    let page = served.page("");
+    assert_shows(
+        &page,
+        "",
+        &[
+            "<span class=\"good\">2 of 3</span>, 1 wait for their peer",
+            "Wait for the peer: <a href=\"/tokyo/paths/wan2\">",
+        ],
+    );
+    assert_shows(
+        &served.page("paths"),
+        "paths",
+        &["waits for the peer", "backup, 4.00 per GB"],
+    );
+    assert_shows(
+        &served.page("paths/wan2"),
+        "paths/wan2",
+        &["No packet has come by this path from <bdi>osaka</bdi>"],
+    );
+}
+
+#[test]
 fn what_is_supposed_is_planned_and_compared_with_the_present() {
     let served = Served::start();
     let page = served.page("what-if?lose=wan0");
