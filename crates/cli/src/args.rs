@@ -581,6 +581,9 @@ pub(crate) struct ShowMeasured {
         value_parser = at_least_a_minute
     )]
     pub(crate) history: Option<Text<Duration>>,
+    /// Print the history as CSV; units are in the names of its columns
+    #[arg(long, requires = "history", conflicts_with = "json")]
+    pub(crate) csv: bool,
 }
 
 #[derive(Args, Debug)]

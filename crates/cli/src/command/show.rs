@@ -50,7 +50,7 @@ pub(super) fn show_one(args: &args::Show) -> Result<(), Failure> {
     let one = match args {
         args::Show::Path(measured) | args::Show::App(measured) => {
             if let Some(past) = &measured.history {
-                return history::show_history(args, &measured.one, past.0);
+                return history::show_history(args, measured, past.0);
             }
             &measured.one
         }

@@ -125,14 +125,9 @@ fn path_text(app: &AppSnapshot) -> String {
 
 /// The paths by which an application has sent, and which part by which.
 fn spread_text(spread: &[SpreadPathSnapshot]) -> String {
-    let all: u64 = spread.iter().map(|path| path.sent_bytes).sum();
-    let parts: Vec<String> = spread
-        .iter()
-        .filter(|path| path.sent_bytes > 0)
-        .map(|SpreadPathSnapshot { path, sent_bytes }| {
-            let part = *sent_bytes as f64 / all as f64;
-            format!("{} by {path}", human::percent(part))
-        })
+    let shares = human::shares(spread).into_iter();
+    let parts: Vec<String> = shares
+        .map(|(path, share)| format!("{} by {path}", human::percent(share)))
         .collect();
     match parts.is_empty() {
         true => "spread over all that are up".to_owned(),

@@ -8,6 +8,8 @@ use keiro_control::protocol::{
     Timestamp,
 };
 use keiro_units::Bandwidth;
+use serde::Serialize;
+use serde_json::Value;
 
 use super::{Health, known, listed, mark, seconds, word};
 use crate::{
@@ -15,7 +17,7 @@ use crate::{
     command::query::{ask, show, unexpected},
     failure::Failure,
     output::{
-        Style, human,
+        self, Style, human,
         table::{Cell, Table},
     },
 };
@@ -26,9 +28,10 @@ use crate::{
 /// As other questions.
 pub(super) fn show_history(
     args: &args::Show,
-    one: &args::ShowOne,
+    measured: &args::ShowMeasured,
     past: Duration,
 ) -> Result<(), Failure> {
+    let one = &measured.one;
     let kind = match args {
         args::Show::App(_) => HistoryKind::App,
         _ => HistoryKind::Path,
@@ -40,10 +43,56 @@ pub(super) fn show_history(
         past_seconds: past.as_secs(),
     };
     match ask(&one.query.socket, &request)? {
+        Response::PathHistory(history) if measured.csv => csv(&history.rows, &PATH_COLUMNS),
+        Response::AppHistory(history) if measured.csv => csv(&history.rows, &APP_COLUMNS),
         Response::PathHistory(history) => show(&one.query, &history, path_table),
         Response::AppHistory(history) => show(&one.query, &history, app_table),
         other => Err(unexpected(&other)),
     }
+}
+
+/// The fields of a row, in the order of their columns.
+const PATH_COLUMNS: [&str; 7] = [
+    "at",
+    "peer",
+    "capacity_bits_per_second",
+    "available_bits_per_second",
+    "base_delay_seconds",
+    "jitter_seconds",
+    "loss_ratio",
+];
+const APP_COLUMNS: [&str; 10] = [
+    "at",
+    "count",
+    "length_mean_bytes",
+    "length_spread_bytes",
+    "interval_mean_seconds",
+    "interval_spread_seconds",
+    "delay_mean_seconds",
+    "delay_p50_seconds",
+    "delay_p95_seconds",
+    "delay_p99_seconds",
+];
+
+/// Prints rows as CSV (RFC 4180) with a header; what is not known is empty.
+fn csv<R: Serialize>(rows: &[R], columns: &[&str]) -> Result<(), Failure> {
+    let text = csv_text(rows, columns)?;
+    output::allow_closed_reader(output::text(text))
+}
+
+fn csv_text<R: Serialize>(rows: &[R], columns: &[&str]) -> Result<String, Failure> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    writer.write_record(columns)?;
+    for row in rows {
+        let row = serde_json::to_value(row)?;
+        let cells = columns.iter().map(|column| match &row[column] {
+            Value::String(text) => text.clone(),
+            Value::Null => String::new(),
+            number => number.to_string(),
+        });
+        writer.write_record(cells)?;
+    }
+    Ok(String::from_utf8_lossy(&writer.into_inner()?).into_owned())
 }
 
 /// The line of `keiro status`.
@@ -187,6 +236,50 @@ mod tests {
         for part in ["3600", "1.2 kB", "100 B", "1 s", "100 ms", "20 ms"] {
             assert!(text.contains(part), "{part} in {text}");
         }
+    }
+
+    #[test]
+    fn csv_has_every_field_of_a_row_and_nothing_where_it_is_not_known() {
+        let path = PathHistoryRow {
+            at: AT,
+            peer: "a,b".into(),
+            capacity_bits_per_second: Some(1.0),
+            available_bits_per_second: Some(2.0),
+            base_delay_seconds: Some(0.5),
+            jitter_seconds: Some(0.25),
+            loss_ratio: Some(0.0),
+        };
+        let fields = serde_json::to_value(&path).unwrap();
+        let fields = fields.as_object().unwrap().keys().map(String::as_str);
+        let columns: std::collections::BTreeSet<&str> = PATH_COLUMNS.into();
+        assert_eq!(fields.collect::<std::collections::BTreeSet<_>>(), columns);
+        let unknown = PathHistoryRow {
+            jitter_seconds: None,
+            ..path.clone()
+        };
+        let text = csv_text(&[path, unknown], &PATH_COLUMNS).unwrap();
+        assert_eq!(
+            text.lines().skip(1).collect::<Vec<_>>(),
+            [
+                "1970-01-01T00:00:00.000000Z,\"a,b\",1.0,2.0,0.5,0.25,0.0",
+                "1970-01-01T00:00:00.000000Z,\"a,b\",1.0,2.0,0.5,,0.0"
+            ]
+        );
+        let app = AppHistoryRow {
+            at: AT,
+            count: 1,
+            length_mean_bytes: Some(1.0),
+            length_spread_bytes: Some(1.0),
+            interval_mean_seconds: Some(1.0),
+            interval_spread_seconds: Some(1.0),
+            delay_mean_seconds: Some(1.0),
+            delay_p50_seconds: Some(1.0),
+            delay_p95_seconds: Some(1.0),
+            delay_p99_seconds: Some(1.0),
+        };
+        let fields = serde_json::to_value(&app).unwrap();
+        assert_eq!(fields.as_object().unwrap().len(), APP_COLUMNS.len());
+        assert!(APP_COLUMNS.iter().all(|column| !fields[column].is_null()));
     }
 
     #[test]
