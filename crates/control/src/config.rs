@@ -85,6 +85,8 @@ pub(crate) use self::{
 };
 use crate::key::{PresharedKey, PublicKey};
 
+/// Default of `readonly_group`, where the machine has this group: packaging/sysusers.d/keiro.conf makes it.
+pub const READONLY_GROUP: &str = "keiro-view";
 /// Default of `control_socket`.
 pub const DEFAULT_CONTROL_SOCKET: &str = "/run/keiro/control.sock";
 /// Default of `private_key_file`.
@@ -215,6 +217,10 @@ pub struct Gateway {
     pub private_key_file: PathBuf,
     /// The control API's Unix socket.
     pub control_socket: PathBuf,
+    /// Where the control API answers what only reads.
+    pub readonly_socket: PathBuf,
+    /// The group of `readonly_socket`; `None`: [`READONLY_GROUP`] where there is one, else that of the other sockets.
+    pub readonly_group: Option<String>,
     /// The message socket; `None`: off.
     pub message_socket: Option<PathBuf>,
     /// The message socket over loopback TCP; `None`: off. Always a loopback address.

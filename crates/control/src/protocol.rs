@@ -159,6 +159,32 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// Whether the answer is all that it brings about: the gateway goes on as before.
+    pub fn only_reads(&self) -> bool {
+        match self {
+            Self::Version {}
+            | Self::Status {}
+            | Self::ShowPath { .. }
+            | Self::ShowApp { .. }
+            | Self::ShowPeer { .. }
+            | Self::ShowTenant { .. }
+            | Self::ShowNetwork {}
+            | Self::ShowMessageClient { .. }
+            | Self::History { .. }
+            | Self::Monitor {}
+            | Self::Plan { .. }
+            | Self::Explain { .. } => true,
+            // A recording takes time of the thread that carries packets.
+            Self::Qlog { .. }
+            | Self::Apply { .. }
+            | Self::Reload {}
+            | Self::FollowRegistry {}
+            | Self::Assign { .. } => false,
+        }
+    }
+}
+
 /// What the gateway answers, one JSON object: `{"response": "paths", "paths": [...]}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -22,16 +22,30 @@ use keiro_linux::{
 
 use crate::access;
 
-/// The control socket and its clients.
+/// The control socket, the one for programs that may only look, and the clients of both.
 pub(crate) struct ControlServer {
-    listener: Acceptor<UnixListener>,
-    path: PathBuf,
+    sockets: Vec<ControlSocket>,
     clients: BTreeMap<u64, Client>,
     next: u64,
     buffer: Vec<u8>,
 }
 
+struct ControlSocket {
+    listener: Acceptor<UnixListener>,
+    path: PathBuf,
+    rights: Rights,
+}
+
+/// What clients of a socket may ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rights {
+    All,
+    /// What [`Request::only_reads`].
+    Read,
+}
+
 struct Client {
+    rights: Rights,
     connection: Connection<UnixStream>,
     lines: LineDecoder,
     monitors: bool,
@@ -39,7 +53,7 @@ struct Client {
     lost: u64,
 }
 
-/// Clients at once; further ones get an error.
+/// Clients of each socket at once; further ones get an error. Those that only read take no place of the others.
 const CLIENTS_MAX: usize = 64;
 /// Events that wait for one client, bytes; more are counted and lost.
 const EVENTS_BYTES_MAX: usize = 1 << 20;
@@ -54,13 +68,35 @@ impl ControlServer {
         path: PathBuf,
         listener_token: u64,
     ) -> io::Result<Self> {
-        Ok(Self {
-            listener: Acceptor::new(epoll, listener, listener_token, "control socket")?,
+        let listener = Acceptor::new(epoll, listener, listener_token, "control socket")?;
+        let socket = ControlSocket {
+            listener,
             path,
+            rights: Rights::All,
+        };
+        Ok(Self {
+            sockets: vec![socket],
             clients: BTreeMap::new(),
             next: 0,
             buffer: Vec::new(),
         })
+    }
+
+    /// Takes over a listener for clients that may only read; it is `listener_token` in the epoll set.
+    pub(crate) fn listen_readonly(
+        &mut self,
+        epoll: &Epoll,
+        listener: UnixListener,
+        path: PathBuf,
+        listener_token: u64,
+    ) -> io::Result<()> {
+        let listener = Acceptor::new(epoll, listener, listener_token, "read-only control socket")?;
+        self.sockets.push(ControlSocket {
+            listener,
+            path,
+            rights: Rights::Read,
+        });
+        Ok(())
     }
 
     /// How many clients there are.
@@ -70,52 +106,73 @@ impl ControlServer {
 
     /// Lets a listener that rests accept again.
     pub(crate) fn rearm(&mut self, epoll: &Epoll) {
-        self.listener.rearm(epoll);
+        for socket in &mut self.sockets {
+            socket.listener.rearm(epoll);
+        }
     }
 
     /// Accepts waiting clients; `token` makes a client's token from its number.
     pub(crate) fn accept(&mut self, epoll: &Epoll, token: impl Fn(u64) -> u64) {
-        while let Some((stream, _)) = self.listener.accept(epoll, UnixListener::accept) {
-            let group = owning_group(&self.path);
-            let allowed = PeerCredentials::of(&stream).is_ok_and(|c| access::is_allowed(&c, group));
-            if stream.set_nonblocking(true).is_err() {
-                continue;
+        for index in 0..self.sockets.len() {
+            while let Some((stream, _)) = self.sockets[index]
+                .listener
+                .accept(epoll, UnixListener::accept)
+            {
+                self.admit(epoll, index, stream, &token);
             }
-            let number = self.next;
-            self.next += 1;
-            let Ok(mut connection) = Connection::new(epoll, token(number), stream) else {
-                continue;
-            };
-            let refusal = if !allowed {
-                let hint = "only root, the gateway's user and members of the socket's group may";
-                Some(ErrorResponse::new(
-                    ErrorCode::Forbidden,
-                    "not permitted",
-                    hint,
-                ))
-            } else if self.clients.len() >= CLIENTS_MAX {
-                let message = format!("{CLIENTS_MAX} clients are served already");
-                Some(ErrorResponse::new(
-                    ErrorCode::Busy,
-                    message,
-                    "close some of them",
-                ))
-            } else {
-                None
-            };
-            if let Some(refusal) = refusal {
-                connection.push(&encode_line(&Response::Error(refusal)));
-                connection.flush(epoll);
-                continue;
-            }
-            let client = Client {
-                connection,
-                lines: LineDecoder::new(REQUEST_BYTES_MAX),
-                monitors: false,
-                lost: 0,
-            };
-            self.clients.insert(number, client);
         }
+    }
+
+    fn admit(
+        &mut self,
+        epoll: &Epoll,
+        index: usize,
+        stream: UnixStream,
+        token: impl Fn(u64) -> u64,
+    ) {
+        let socket = &self.sockets[index];
+        let (rights, group) = (socket.rights, owning_group(&socket.path));
+        let allowed = PeerCredentials::of(&stream).is_ok_and(|c| access::is_allowed(&c, group));
+        if stream.set_nonblocking(true).is_err() {
+            return;
+        }
+        let number = self.next;
+        self.next += 1;
+        let Ok(mut connection) = Connection::new(epoll, token(number), stream) else {
+            return;
+        };
+        let served = self.clients.values();
+        let served = served.filter(|client| client.rights == rights).count();
+        let refusal = if !allowed {
+            let hint = "only root, the gateway's user and members of the socket's group may";
+            Some(ErrorResponse::new(
+                ErrorCode::Forbidden,
+                "not permitted",
+                hint,
+            ))
+        } else if served >= CLIENTS_MAX {
+            let message = format!("{CLIENTS_MAX} clients are served already");
+            Some(ErrorResponse::new(
+                ErrorCode::Busy,
+                message,
+                "close some of them",
+            ))
+        } else {
+            None
+        };
+        if let Some(refusal) = refusal {
+            connection.push(&encode_line(&Response::Error(refusal)));
+            connection.flush(epoll);
+            return;
+        }
+        let client = Client {
+            rights,
+            connection,
+            lines: LineDecoder::new(REQUEST_BYTES_MAX),
+            monitors: false,
+            lost: 0,
+        };
+        self.clients.insert(number, client);
     }
 
     /// Serves client `number`; `answer` is asked for each of its requests.
@@ -173,6 +230,11 @@ impl Client {
                         let message = "this connection monitors";
                         let hint = "open another one for requests";
                         Response::Error(ErrorResponse::new(ErrorCode::BadRequest, message, hint))
+                    }
+                    Ok(request) if self.rights == Rights::Read && !request.only_reads() => {
+                        let message = "this socket answers what only reads";
+                        let hint = "ask at the control socket; its group may";
+                        Response::Error(ErrorResponse::new(ErrorCode::Forbidden, message, hint))
                     }
                     Ok(request) => {
                         let response = answer(&request);
@@ -235,7 +297,12 @@ mod tests {
             let path = directory.path().join("control.sock");
             let listener = keiro_linux::unix::listen(&path, None).unwrap();
             let epoll = Epoll::new().unwrap();
-            let server = ControlServer::new(&epoll, listener, path, u64::MAX).unwrap();
+            let mut server = ControlServer::new(&epoll, listener, path, u64::MAX).unwrap();
+            let path = directory.path().join("readonly.sock");
+            let listener = keiro_linux::unix::listen(&path, None).unwrap();
+            server
+                .listen_readonly(&epoll, listener, path, u64::MAX - 1)
+                .unwrap();
             Self {
                 epoll,
                 server,
@@ -244,7 +311,13 @@ mod tests {
         }
 
         fn connect(&mut self) -> BufReader<UnixStream> {
-            let stream = UnixStream::connect(&self.server.path).unwrap();
+            self.connect_to(Rights::All)
+        }
+
+        fn connect_to(&mut self, rights: Rights) -> BufReader<UnixStream> {
+            let mut sockets = self.server.sockets.iter();
+            let socket = sockets.find(|socket| socket.rights == rights).unwrap();
+            let stream = UnixStream::connect(&socket.path).unwrap();
             stream
                 .set_read_timeout(Some(Duration::from_secs(10)))
                 .unwrap();
@@ -290,6 +363,44 @@ mod tests {
             served.ask(&mut client, r#"{"request": "plan"}"#),
             "{\"response\":\"done\"}\n"
         );
+    }
+
+    #[test]
+    fn the_read_only_socket_refuses_what_changes_the_gateway() {
+        let mut served = Served::new();
+        let mut client = served.connect_to(Rights::Read);
+        for refused in [
+            r#"{"request": "reload"}"#,
+            r#"{"request": "apply"}"#,
+            r#"{"request": "assign", "app": "A3", "path": "path2"}"#,
+            r#"{"request": "follow_registry"}"#,
+            r#"{"request": "qlog", "peer": "osaka"}"#,
+        ] {
+            let answer = served.ask(&mut client, refused);
+            assert!(answer.contains("forbidden"), "{refused}: {answer}");
+        }
+        let done = "{\"response\":\"done\"}\n";
+        for answered in ["status", "plan"] {
+            let line = format!(r#"{{"request": "{answered}"}}"#);
+            assert_eq!(served.ask(&mut client, &line), done, "{answered}");
+        }
+        let mut client = served.connect();
+        assert_eq!(served.ask(&mut client, r#"{"request": "reload"}"#), done);
+    }
+
+    #[test]
+    fn clients_that_only_read_take_no_place_of_the_others() {
+        let mut served = Served::new();
+        let readers: Vec<_> = (0..=CLIENTS_MAX)
+            .map(|_| served.connect_to(Rights::Read))
+            .collect();
+        assert_eq!(served.server.clients(), CLIENTS_MAX);
+        let mut client = served.connect();
+        assert_eq!(
+            served.ask(&mut client, r#"{"request": "status"}"#),
+            "{\"response\":\"done\"}\n"
+        );
+        drop(readers);
     }
 
     #[test]

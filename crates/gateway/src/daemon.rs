@@ -174,7 +174,7 @@ impl Gateway {
                     }
                 }
             }
-            token::CONTROL => {
+            token::CONTROL | token::CONTROL_READONLY => {
                 if let Some(server) = &mut self.events.control_server {
                     server.accept(&self.events.epoll, |number| token::CONTROL_CLIENT | number);
                 }

@@ -55,6 +55,7 @@ pub(crate) fn prepare_directories(config: &Config, run_as: &RunAs) {
     let gateway = &config.gateway;
     let sockets = [
         Some(&gateway.control_socket),
+        Some(&gateway.readonly_socket),
         gateway.message_socket.as_ref(),
     ];
     let sockets = sockets

@@ -4,6 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
+    os::unix::net::UnixListener,
     path::Path,
     sync::{Arc, atomic::AtomicBool},
     thread,
@@ -460,17 +461,24 @@ impl LocalSockets {
     fn open(config: &Config, epoll: &Epoll, files: &mut SocketFiles) -> anyhow::Result<Self> {
         let gateway = &config.gateway;
         let group = gateway.socket_group.as_deref();
-        let mut listen = |path: &Path| -> anyhow::Result<_> {
-            let listener = unix::listen(path, group)?;
+        let mut opened = |path: &Path, listener: Result<UnixListener, unix::ListenError>| {
+            let listener = listener?;
             files.add(path);
-            Ok(listener)
+            Ok::<_, unix::ListenError>(listener)
         };
-        let control = listen(&gateway.control_socket)
+        let path = &gateway.control_socket;
+        let control = opened(path, unix::listen(path, group))
             .with_context(|| format!("{}: control_socket", config.file()))?;
+        let path = gateway.control_socket.clone();
+        let mut control = ControlServer::new(epoll, control, path, token::CONTROL)?;
+        let readonly = opened(&gateway.readonly_socket, listen_readonly(gateway))
+            .with_context(|| format!("{}: readonly_socket", config.file()))?;
+        let path = gateway.readonly_socket.clone();
+        control.listen_readonly(epoll, readonly, path, token::CONTROL_READONLY)?;
         let mut messages = Vec::new();
         if let Some(path) = &gateway.message_socket {
-            let listener =
-                listen(path).with_context(|| format!("{}: message_socket", config.file()))?;
+            let listener = opened(path, unix::listen(path, group))
+                .with_context(|| format!("{}: message_socket", config.file()))?;
             let path = path.clone();
             messages.push(Listener::Unix { listener, path });
         }
@@ -493,13 +501,27 @@ impl LocalSockets {
             })?;
             Ok(MetricsServer::new(epoll, listener, token::METRICS)?)
         });
-        let path = gateway.control_socket.clone();
         Ok(Self {
-            control: ControlServer::new(epoll, control, path, token::CONTROL)?,
+            control,
             metrics: metrics.transpose()?,
             messages,
             message_tls: message_tls::open(config)?,
         })
+    }
+}
+
+/// The socket for programs that may only look. Where no group is configured and this process may not give it to the
+/// default one, it is for those who may use the other sockets too.
+fn listen_readonly(gateway: &config::Gateway) -> Result<UnixListener, unix::ListenError> {
+    let path = &gateway.readonly_socket;
+    if let Some(group) = &gateway.readonly_group {
+        return unix::listen(path, Some(group));
+    }
+    match unix::listen(path, Some(config::READONLY_GROUP)) {
+        Err(unix::ListenError::NoSuchGroup { .. } | unix::ListenError::Group { .. }) => {
+            unix::listen(path, gateway.socket_group.as_deref())
+        }
+        listener => listener,
     }
 }
 

@@ -10,12 +10,12 @@ use std::{
 };
 
 use super::{
-    AppIndex, Class, Config, ConfigError, Destination, Family, Forward, Local, Network, PATHS_MAX,
-    Path, PathIndex, Peer, PeerEndpoint, Planner, aggregation,
+    AppIndex, Class, Config, ConfigError, Destination, Family, Forward, Gateway, Local, Network,
+    PATHS_MAX, Path, PathIndex, Peer, PeerEndpoint, Planner, aggregation,
     draft::{Draft, DraftGateway, ForwardSpans, PathSpans, PeerSpans},
     embedded::reached_by,
     history, message_tls, tenant,
-    values::{is_broadcast, local_kind},
+    values::{SOCKET_PATH_BYTES_MAX, is_broadcast, local_kind},
 };
 use crate::network_channel::NETWORK_APP;
 use keiro_config::Report;
@@ -168,18 +168,7 @@ fn gateway_sockets(draft: &Draft, report: &mut Report<'_>) {
             hint,
         );
     }
-    if gateway.message_socket.as_ref() == Some(&gateway.control_socket) {
-        let at = draft
-            .message_socket
-            .as_ref()
-            .or(draft.control_socket.as_ref());
-        let hint = "give each its own file name";
-        report.add(
-            at.unwrap_or(&(0..0)),
-            "message_socket: this is the control socket",
-            hint,
-        );
-    }
+    sockets(report, draft, gateway);
     if let (Some(message), Some(metrics), Some(at)) =
         (gateway.message_tcp, gateway.metrics, &draft.metrics)
         && overlap(&message, &metrics)
@@ -190,6 +179,42 @@ fn gateway_sockets(draft: &Draft, report: &mut Report<'_>) {
             format!("metrics: `{metrics}` is taken by message_tcp"),
             hint,
         );
+    }
+}
+
+/// Each local socket has a file of its own.
+fn sockets(report: &mut Report, draft: &DraftGateway, gateway: &Gateway) {
+    let hint = "give each its own file name";
+    let mut refuse = |at: &Option<Range<usize>>, what: &str| {
+        let at = at.as_ref().or(draft.control_socket.as_ref());
+        report.add(at.unwrap_or(&(0..0)), what.to_owned(), hint);
+    };
+    if gateway.message_socket.as_ref() == Some(&gateway.control_socket) {
+        refuse(
+            &draft.message_socket,
+            "message_socket: this is the control socket",
+        );
+    }
+    if gateway.readonly_socket == gateway.control_socket {
+        refuse(
+            &draft.readonly_socket,
+            "readonly_socket: this is the control socket",
+        );
+    }
+    if draft.readonly_socket.is_none()
+        && gateway.readonly_socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX
+    {
+        refuse(
+            &None,
+            "readonly_socket: its name beside the control socket is too long",
+        );
+    }
+    if gateway.message_socket.as_ref() == Some(&gateway.readonly_socket) {
+        let at = draft
+            .readonly_socket
+            .as_ref()
+            .or(draft.message_socket.as_ref());
+        refuse(&at.cloned(), "readonly_socket: this is the message socket");
     }
 }
 

@@ -158,6 +158,8 @@ fn gateway_keys(old: &Gateway, new: &Gateway) -> Vec<String> {
         name,
         private_key_file,
         control_socket,
+        readonly_socket,
+        readonly_group,
         message_socket,
         message_tcp,
         metrics,
@@ -177,6 +179,12 @@ fn gateway_keys(old: &Gateway, new: &Gateway) -> Vec<String> {
             *private_key_file != new.private_key_file,
         ),
         ("control_socket", *control_socket != new.control_socket),
+        // Its default follows the control socket, which is named then.
+        (
+            "readonly_socket",
+            *readonly_socket != new.readonly_socket && *control_socket == new.control_socket,
+        ),
+        ("readonly_group", *readonly_group != new.readonly_group),
         ("message_socket", *message_socket != new.message_socket),
         ("message_tcp", *message_tcp != new.message_tcp),
         ("metrics", *metrics != new.metrics),

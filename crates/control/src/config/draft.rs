@@ -40,6 +40,7 @@ pub(super) struct Draft {
 pub(super) struct DraftGateway {
     pub(super) value: Gateway,
     pub(super) control_socket: Option<Range<usize>>,
+    pub(super) readonly_socket: Option<Range<usize>>,
     pub(super) message_socket: Option<Range<usize>>,
     pub(super) message_tcp: Option<Range<usize>>,
     pub(super) metrics: Option<Range<usize>>,

@@ -8,6 +8,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     ops::Range,
+    path::PathBuf,
 };
 
 use keiro_config::{
@@ -199,6 +200,7 @@ impl Reader<'_> {
         let name = fields.required(r, "name", "\"tokyo\"", name);
         let private_key_file = fields.optional(r, "private_key_file", file_name);
         let control_socket = fields.optional(r, "control_socket", socket_file_name);
+        let readonly_socket = fields.optional(r, "readonly_socket", socket_file_name);
         let message_socket = fields.optional(r, "message_socket", socket_file_name);
         let message_tcp = fields.optional(r, "message_tcp", socket_address);
         let metrics = fields.optional(r, "metrics", socket_address);
@@ -211,18 +213,25 @@ impl Reader<'_> {
         let tolerance = fields.optional(r, "tolerance", quantity::<Probability>);
         let probe_share = fields.optional(r, "probe_share", probe_share);
         let socket_group = fields.optional(r, "socket_group", group);
+        let readonly_group = fields.optional(r, "readonly_group", group);
         let auto_uplinks = self.auto_uplinks(&mut fields);
         let r = &mut self.report;
         fields.refuse_unknown_keys(r);
+        let control_at = place(&control_socket);
+        let control_socket = value_or(control_socket, DEFAULT_CONTROL_SOCKET);
         Some(DraftGateway {
-            control_socket: place(&control_socket),
+            control_socket: control_at,
+            readonly_socket: place(&readonly_socket),
             message_socket: place(&message_socket),
             message_tcp: place(&message_tcp),
             metrics: place(&metrics),
             value: Gateway {
                 name: name?.value,
                 private_key_file: value_or(private_key_file, DEFAULT_PRIVATE_KEY_FILE),
-                control_socket: value_or(control_socket, DEFAULT_CONTROL_SOCKET),
+                readonly_socket: value(readonly_socket)
+                    .unwrap_or_else(|| beside_control_socket(&control_socket)),
+                control_socket,
+                readonly_group: value(readonly_group),
                 message_socket: value(message_socket),
                 message_tcp: value(message_tcp),
                 metrics: value(metrics),
@@ -501,4 +510,15 @@ const PLANNERS: &[(&str, Planner)] = &[
 const LABORATORY_PLANNERS: &[(&str, Planner)] = &[("greedy", Planner::Greedy)];
 fn first<T, U>(pairs: Vec<(T, U)>) -> Vec<T> {
     pairs.into_iter().map(|(value, _)| value).collect()
+}
+
+/// `control-readonly.sock` beside `control.sock`, so that two gateways of one machine do not want one file.
+fn beside_control_socket(control_socket: &std::path::Path) -> PathBuf {
+    let mut name = control_socket.file_stem().unwrap_or_default().to_owned();
+    name.push("-readonly");
+    if let Some(extension) = control_socket.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    control_socket.with_file_name(name)
 }

@@ -210,6 +210,10 @@ const BEFORE_KEY: &str = "\
 const AFTER_KEY: &str = "\
 # Socket of `keiro status` and the other tools (mode 0660).
 #control_socket = \"/run/keiro/control.sock\"
+# The same for programs that may only look, and the group that may use it. Default: beside the one above, and
+# group keiro-view where there is one.
+#readonly_socket = \"/run/keiro/control-readonly.sock\"
+#readonly_group = \"keiro-view\"
 # Socket where applications send and receive messages (mode 0660). Default: off.
 message_socket = \"/run/keiro/message.sock\"
 # The same over TCP, for applications that cannot use Unix sockets. Loopback only. Default: off.

@@ -97,6 +97,8 @@ fn a_whole_file_is_understood() {
             name: Name::new("tokyo").unwrap(),
             private_key_file: PathBuf::from("/etc/keiro/private.key"),
             control_socket: PathBuf::from("/run/keiro/control.sock"),
+            readonly_socket: PathBuf::from("/run/keiro/control-readonly.sock"),
+            readonly_group: None,
             message_socket: Some(PathBuf::from("/run/keiro/message.sock")),
             message_tcp: Some("127.0.0.1:7601".parse().unwrap()),
             metrics: Some("127.0.0.1:9477".parse().unwrap()),
@@ -280,8 +282,8 @@ fn unknown_keys_get_the_nearest_known() {
         "tolerance",
         "colour",
         "6:1: unknown key `colour` in [gateway]; known keys are name, private_key_file, \
-         control_socket, message_socket, message_tcp, metrics, metrics_public, state_directory, \
-         scheduler, planner, tolerance, probe_share, socket_group, uplinks, uplinks_exclude, uplinks_rate, \
+         control_socket, readonly_socket, message_socket, message_tcp, metrics, metrics_public, state_directory, \
+         scheduler, planner, tolerance, probe_share, socket_group, readonly_group, uplinks, uplinks_exclude, uplinks_rate, \
          uplinks_port",
     );
 }
@@ -577,6 +579,11 @@ fn local_sockets_stay_local() {
         "/run/keiro/message.sock",
         "/run/keiro/control.sock",
         "3:18: message_socket: this is the control socket; give each its own file name",
+    );
+    refused(
+        "/run/keiro/message.sock",
+        "/run/keiro/control-readonly.sock",
+        "3:18: readonly_socket: this is the message socket; give each its own file name",
     );
     refused(
         "/run/keiro/message.sock",

@@ -30,7 +30,7 @@ const PROBE_SHARE_MAX: f64 = 0.1;
 /// a stream of short ones. Ours.
 pub(crate) const REASSEMBLY_MIN: ByteCount = ByteCount::new(32 << 20);
 /// `sockaddr_un.sun_path` without its final NUL (unix(7)).
-const SOCKET_PATH_BYTES_MAX: usize = 107;
+pub(super) const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// A UDP datagram's payload over IPv4 (RFC 768, RFC 791).
 pub(super) const DATAGRAM_BYTES_MAX: u64 = 65_507;
 

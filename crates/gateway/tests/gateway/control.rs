@@ -478,10 +478,12 @@ const NOBODY: u32 = 65_534;
 fn a_stranger_is_refused_even_if_the_mode_lets_it_in() {
     if let Some(directory) = std::env::var_os(STRANGER) {
         let directory = std::path::PathBuf::from(directory);
-        let mut control = UnixStream::connect(directory.join("control.sock")).unwrap();
-        let mut answer = String::new();
-        control.read_to_string(&mut answer).unwrap();
-        assert!(answer.contains("forbidden"), "{answer}");
+        for socket in ["control.sock", "control-readonly.sock"] {
+            let mut control = UnixStream::connect(directory.join(socket)).unwrap();
+            let mut answer = String::new();
+            control.read_to_string(&mut answer).unwrap();
+            assert!(answer.contains("forbidden"), "{socket}: {answer}");
+        }
         let name = keiro_control::config::Name::new("M").unwrap();
         let role = keiro_control::message_socket::Role::Send;
         let message = directory.join("message.sock");
@@ -503,7 +505,7 @@ fn a_stranger_is_refused_even_if_the_mode_lets_it_in() {
         return;
     }
     fs::set_permissions(site.directory.path(), fs::Permissions::from_mode(0o711)).unwrap();
-    for name in ["control.sock", "message.sock"] {
+    for name in ["control.sock", "control-readonly.sock", "message.sock"] {
         fs::set_permissions(site.file(name), fs::Permissions::from_mode(0o666)).unwrap();
     }
     // The build directory may be closed to others.
