@@ -3,14 +3,16 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    rc::Rc,
     time::Duration,
 };
 
 use keiro_planner::{
-    delay::{AppSpec, Prediction, competing_rate},
-    plan::ReviewScore,
+    delay::{AppSpec, Prediction},
+    plan::{ReviewScore, competing_rates},
     queueing::{Resolution, Statistic},
 };
+use keiro_units::Bandwidth;
 
 use super::{
     expected_delay::ExpectedDelay,
@@ -35,7 +37,29 @@ pub(super) enum ForecastResolution {
 pub(super) struct Forecasts<'a> {
     problem: &'a PlanningProblem,
     forecast_state: &'a ForecastState,
-    known: BTreeMap<(Resolution, usize, Vec<usize>), Vec<DelayForecast>>,
+    known: BTreeMap<(Resolution, usize, Vec<usize>), KnownSet>,
+}
+
+/// What is known of a set of applications on a path.
+struct KnownSet {
+    forecasts: Vec<DelayForecast>,
+    /// As [`Forecasts::scores`], for the targets as they are.
+    scores: Option<Rc<[(ReviewScore, bool)]>>,
+}
+
+/// Applications that share a path, as they are scored.
+struct OnPath<'a> {
+    problem: &'a PlanningProblem,
+    path: usize,
+    members: &'a [usize],
+    /// What the others of `members` send beside each.
+    others: Vec<Bandwidth>,
+    /// No application joined the path: what was measured there holds or improves.
+    no_new_member: bool,
+    /// Those whose traffic is not known yet.
+    little_known: Vec<usize>,
+    /// By what latency targets are scaled.
+    tighter: f64,
 }
 
 /// Latency targets that an assignment leaves unmet.
@@ -91,25 +115,29 @@ impl<'a> Forecasts<'a> {
 
     /// The forecasts, as they are shown, for exactly `members` (ascending) on `path`.
     pub(super) fn shown(&mut self, path: usize, members: &[usize]) -> &[DelayForecast] {
-        self.of(path, members, resolution(members.len()))
+        &self.of(path, members, resolution(members.len())).forecasts
     }
 
-    fn of(&mut self, path: usize, members: &[usize], resolution: Resolution) -> &[DelayForecast] {
+    fn of(&mut self, path: usize, members: &[usize], resolution: Resolution) -> &mut KnownSet {
         let (problem, forecast_state) = (self.problem, self.forecast_state);
-        if members.is_empty() {
-            return &[];
-        }
         let key = (resolution, path, members.to_vec());
         self.known.entry(key).or_insert_with(|| {
             let senders: Vec<_> = members.iter().map(|app| problem.senders[*app]).collect();
             let line = problem.line(path);
-            forecasts_of(
-                problem.scheduler,
-                &line,
-                &senders,
-                forecast_state,
-                resolution,
-            )
+            let forecasts = match senders.is_empty() {
+                true => Vec::new(),
+                false => forecasts_of(
+                    problem.scheduler,
+                    &line,
+                    &senders,
+                    forecast_state,
+                    resolution,
+                ),
+            };
+            KnownSet {
+                forecasts,
+                scores: None,
+            }
         })
     }
 
@@ -121,67 +149,24 @@ impl<'a> Forecasts<'a> {
         members: &[usize],
         resolution: Resolution,
         tighter: f64,
-    ) -> Vec<(ReviewScore, bool)> {
+    ) -> Rc<[(ReviewScore, bool)]> {
         let problem = self.problem;
-        // No application joined the path: what was measured there holds or improves.
-        let is_new = |app: &usize| problem.at[*app] != Some(path);
-        let no_new_member = !members.iter().any(is_new);
-        let forecasts_of = self.of(path, members, resolution);
-        let score = |(app, forecast): (&usize, &DelayForecast)| {
-            let spec = &problem.app_specs[*app];
-            let latency_target = spec
-                .latency_target
-                .map(|latency_target| latency_target.mul_f64(tighter));
-            let others = competing_rate(&problem.app_specs, members, *app);
-            let spec = AppSpec {
-                latency_target,
-                ..*spec
-            };
-            let prediction = EQUATION.predict(&problem.path_specs[path], &spec, others);
-            let of = |measured| {
-                ExpectedDelay::of(&prediction, Some(forecast), measured, problem.tolerance)
-            };
-            let index = problem.apps[*app];
-            let measured = problem.measured.get(&index).filter(|_| no_new_member);
-            let extrapolated = match forecast.mean() {
-                Some(_) => None,
-                None => problem.extrapolated(*app, path, &prediction),
-            };
-            // A forecast does not overrule a measurement: an application that is measured to meet
-            // its target is not moved, and one that is measured to miss it is not considered met.
-            // Without a forecast the measurement is extrapolated.
-            let seen = measured.map(|measured| of(Some(*measured)));
-            let expected = seen
-                .filter(|seen| seen.met == Some(true) || extrapolated.is_some())
-                .unwrap_or_else(|| of(extrapolated));
-            let limit = latency_target
-                .map(|latency_target| problem.tolerance.loosen(latency_target).as_secs_f64());
-            let tail = P99Check {
-                forecast: forecast
-                    .seconds(Statistic::P99)
-                    .or(extrapolated.map(|delay| delay.p99.as_secs_f64()))
-                    .zip(limit),
-                is_met: seen.and_then(|seen| seen.met_at_p99),
-                stays: problem.at[*app].map(|_| no_new_member),
-                is_blind: members.iter().any(|other| {
-                    // Applications that were on the path during the measurement are part of it.
-                    let counts = no_new_member || is_new(app) || is_new(other);
-                    other != app && counts && problem.little_known.contains(other)
-                }),
-            };
-            let is_unmet = expected.met == Some(false) || expected.overloaded;
-            let mean = expected.predicted.unwrap_or(prediction.delay);
-            let is_unmet_at_p99 = !is_unmet && latency_target.is_some() && tail.is_unmet();
-            let score = ReviewScore {
-                unmet: usize::from(is_unmet),
-                overloaded: usize::from(expected.overloaded),
-                unmet_at_p99: usize::from(is_unmet_at_p99),
-                lateness: expected.lateness,
-                delay: mean.finite().unwrap_or_default(),
-            };
-            (score, is_unmet_at_p99 && tail.forecast.is_none())
-        };
-        members.iter().zip(forecasts_of).map(score).collect()
+        let known = self.of(path, members, resolution);
+        let is_kept = tighter == 1.0;
+        if let Some(scores) = known.scores.as_ref().filter(|_| is_kept) {
+            return Rc::clone(scores);
+        }
+        let on_path = OnPath::new(problem, path, members, tighter);
+        let scores: Rc<[_]> = known
+            .forecasts
+            .iter()
+            .enumerate()
+            .map(|(position, forecast)| on_path.score(position, forecast))
+            .collect();
+        if is_kept {
+            known.scores = Some(Rc::clone(&scores));
+        }
+        scores
     }
 
     /// The sum of [`Self::scores`].
@@ -193,8 +178,8 @@ impl<'a> Forecasts<'a> {
         tighter: f64,
     ) -> ReviewScore {
         let all = self.scores(path, members, resolution, tighter);
-        all.into_iter()
-            .map(|(score, _)| score)
+        all.iter()
+            .map(|(score, _)| *score)
             .fold(ReviewScore::default(), ReviewScore::saturating_add)
     }
 
@@ -208,9 +193,9 @@ impl<'a> Forecasts<'a> {
     ) -> Vec<f64> {
         let resolution = self.resolution(members.len(), forecast_resolution);
         let all = self.scores(path, members, resolution, 1.0);
-        let delay = |(app, (score, _)): (&usize, (ReviewScore, bool))| {
+        let delay = |(app, (score, _)): (&usize, &(ReviewScore, bool))| {
             let limit = self.problem.limit_seconds(*app);
-            match score {
+            match *score {
                 ReviewScore {
                     overloaded: 1.., ..
                 } => f64::INFINITY,
@@ -218,7 +203,7 @@ impl<'a> Forecasts<'a> {
                 _ => score.delay.as_secs_f64().min(limit),
             }
         };
-        members.iter().zip(all).map(delay).collect()
+        members.iter().zip(all.iter()).map(delay).collect()
     }
 
     fn resolution(&self, members: usize, forecast_resolution: ForecastResolution) -> Resolution {
@@ -236,11 +221,11 @@ impl<'a> Forecasts<'a> {
         forecast_resolution: ForecastResolution,
     ) -> Violations {
         let mut violations = Violations::default();
-        for path in 0..self.problem.paths.len() {
-            let members = members(assignment, path);
+        let by_path = members_by_path(assignment, self.problem.paths.len());
+        for (path, members) in by_path.into_iter().enumerate() {
             let resolution = self.resolution(members.len(), forecast_resolution);
             let all = self.scores(path, &members, resolution, 1.0);
-            for (app, (score, is_p99_unknown)) in members.into_iter().zip(all) {
+            for (app, &(score, is_p99_unknown)) in members.into_iter().zip(all.iter()) {
                 if score.unmet > 0 {
                     violations.unmet.insert(app);
                 }
@@ -254,6 +239,87 @@ impl<'a> Forecasts<'a> {
             }
         }
         violations
+    }
+}
+
+impl<'a> OnPath<'a> {
+    fn new(problem: &'a PlanningProblem, path: usize, members: &'a [usize], tighter: f64) -> Self {
+        let little_known = members.iter().copied();
+        Self {
+            problem,
+            path,
+            members,
+            others: competing_rates(&problem.app_specs, members),
+            no_new_member: members.iter().all(|app| problem.at[*app] == Some(path)),
+            little_known: little_known
+                .filter(|app| problem.little_known.contains(app))
+                .collect(),
+            tighter,
+        }
+    }
+
+    fn is_new(&self, app: usize) -> bool {
+        self.problem.at[app] != Some(self.path)
+    }
+
+    /// The score of one of the members, and whether it is unmet at the 99th percentile only because that is not known.
+    fn score(&self, position: usize, forecast: &DelayForecast) -> (ReviewScore, bool) {
+        let problem = self.problem;
+        let app = self.members[position];
+        let spec = &problem.app_specs[app];
+        let latency_target = spec.latency_target;
+        let latency_target = latency_target.map(|target| target.mul_f64(self.tighter));
+        let spec = AppSpec {
+            latency_target,
+            ..*spec
+        };
+        let path_spec = &problem.path_specs[self.path];
+        let prediction = EQUATION.predict(path_spec, &spec, self.others[position]);
+        let of =
+            |measured| ExpectedDelay::of(&prediction, Some(forecast), measured, problem.tolerance);
+        let measured = problem.measured.get(&problem.apps[app]);
+        let measured = measured.filter(|_| self.no_new_member);
+        let extrapolated = match forecast.mean() {
+            Some(_) => None,
+            None => problem.extrapolated(app, self.path, &prediction),
+        };
+        // A forecast does not overrule a measurement: an application that is measured to meet
+        // its target is not moved, and one that is measured to miss it is not considered met.
+        // Without a forecast the measurement is extrapolated.
+        let seen = measured.map(|measured| of(Some(*measured)));
+        let expected = seen
+            .filter(|seen| seen.met == Some(true) || extrapolated.is_some())
+            .unwrap_or_else(|| of(extrapolated));
+        let limit = latency_target.map(|target| problem.tolerance.loosen(target).as_secs_f64());
+        let tail = P99Check {
+            forecast: forecast
+                .seconds(Statistic::P99)
+                .or(extrapolated.map(|delay| delay.p99.as_secs_f64()))
+                .zip(limit),
+            is_met: seen.and_then(|seen| seen.met_at_p99),
+            stays: problem.at[app].map(|_| self.no_new_member),
+            is_blind: self.is_blind(app),
+        };
+        let is_unmet = expected.met == Some(false) || expected.overloaded;
+        let mean = expected.predicted.unwrap_or(prediction.delay);
+        let is_unmet_at_p99 = !is_unmet && latency_target.is_some() && tail.is_unmet();
+        let score = ReviewScore {
+            unmet: usize::from(is_unmet),
+            overloaded: usize::from(expected.overloaded),
+            unmet_at_p99: usize::from(is_unmet_at_p99),
+            lateness: expected.lateness,
+            delay: mean.finite().unwrap_or_default(),
+        };
+        (score, is_unmet_at_p99 && tail.forecast.is_none())
+    }
+
+    /// Another application sends traffic that is not known yet.
+    fn is_blind(&self, app: usize) -> bool {
+        self.little_known.iter().any(|&other| {
+            // Applications that were on the path during the measurement are part of it.
+            let counts = self.no_new_member || self.is_new(app) || self.is_new(other);
+            other != app && counts
+        })
     }
 }
 
@@ -315,6 +381,15 @@ impl PlanningProblem {
     pub(super) fn is_refined(&self) -> bool {
         self.searches()
     }
+}
+
+/// The applications on each path, ascending.
+pub(super) fn members_by_path(assignment: &[usize], paths: usize) -> Vec<Vec<usize>> {
+    let mut members = vec![Vec::new(); paths];
+    for (app, path) in assignment.iter().enumerate() {
+        members[*path].push(app);
+    }
+    members
 }
 
 /// The applications on `path`, ascending.

@@ -49,6 +49,8 @@ pub(crate) struct PlanningProblem {
     others: Vec<[Bandwidth; 2]>,
     /// Per application: messages per second whose outcome the peer reports.
     outcomes: Vec<f64>,
+    /// The same by the path over which the outcomes return.
+    outcomes_over: Vec<f64>,
     /// The present path of each; `None`: none.
     pub(super) at: Vec<Option<usize>>,
     /// Measured delays on the present paths.
@@ -147,6 +149,7 @@ impl PlanningProblem {
             senders: Vec::new(),
             queues,
             outcomes: Vec::new(),
+            outcomes_over: Vec::new(),
             at: Vec::new(),
             measured: input.measured.clone(),
             little_known: BTreeSet::new(),
@@ -166,6 +169,7 @@ impl PlanningProblem {
         for number in 0..config.apps.len() {
             problem.add_app(AppIndex(number), config, input);
         }
+        problem.outcomes_over = problem.sums_of_outcomes();
         problem.wire = problem.on_wire();
         problem
     }
@@ -452,18 +456,24 @@ impl PlanningProblem {
         }
     }
 
-    /// Message outcomes per second that return over `path`: each peer reports them over its path of
-    /// least delay.
+    /// Message outcomes per second that return over `path`.
     pub(super) fn outcomes_over(&self, path: usize) -> f64 {
+        self.outcomes_over[path]
+    }
+
+    /// Each peer reports outcomes over its path of least delay.
+    fn sums_of_outcomes(&self) -> Vec<f64> {
         let quickest = |reachable: &Vec<bool>| {
             let paths = (0..self.paths.len()).filter(|path| reachable[*path]);
             paths.min_by_key(|path| self.path_specs[*path].delay)
         };
-        let of_apps = self.outcomes.iter().zip(&self.reachable);
-        of_apps
-            .filter(|(_, reachable)| quickest(reachable) == Some(path))
-            .map(|(outcomes, _)| outcomes)
-            .sum()
+        let mut sums = vec![0.0; self.paths.len()];
+        for (outcomes, reachable) in self.outcomes.iter().zip(&self.reachable) {
+            if let Some(path) = quickest(reachable) {
+                sums[path] += outcomes;
+            }
+        }
+        sums
     }
 }
 

@@ -11,7 +11,7 @@ use keiro_planner::{
 
 use super::{
     forecast::gateway,
-    forecasts::{ForecastResolution, Forecasts, members},
+    forecasts::{ForecastResolution, Forecasts, members_by_path},
     problem::PlanningProblem,
 };
 
@@ -81,8 +81,8 @@ impl PlanningProblem {
 
     /// How many assignments like this one may be compared with the forecast; at least one.
     fn affordable_rounds(&self, assignment: &[usize]) -> usize {
-        let squares = |path: usize| members(assignment, path).len().pow(2);
-        let each: usize = (0..self.paths.len()).map(squares).sum();
+        let by_path = members_by_path(assignment, self.paths.len());
+        let each: usize = by_path.iter().map(|members| members.len().pow(2)).sum();
         (FORECASTS_WORK / each.max(1)).max(1)
     }
 
@@ -134,8 +134,8 @@ impl PlanningProblem {
         forecasts: &mut Forecasts<'_>,
         resolution: ForecastResolution,
     ) {
-        for path in 0..self.paths.len() {
-            let members = members(assignment, path);
+        let by_path = members_by_path(assignment, self.paths.len());
+        for (path, members) in by_path.into_iter().enumerate() {
             let delays = forecasts.delays(path, &members, resolution);
             search.calibrate(path, &members, &delays);
         }

@@ -16,7 +16,7 @@ use super::{
     arrange::Placement,
     expected_delay::ExpectedDelay,
     forecast::{DelayForecast, ForecastState},
-    forecasts::{ForecastResolution, Forecasts, members},
+    forecasts::{ForecastResolution, Forecasts, members, members_by_path},
     input::{ExcessLoss, MeasuredDelay},
     plan::{AppAssignment, Plan, UNASSIGNED},
     problem::{EQUATION, PlanningProblem},
@@ -238,8 +238,8 @@ impl PlanningProblem {
         forecasts: &mut Forecasts<'_>,
     ) -> Vec<Option<DelayForecast>> {
         let mut all = vec![None; assignment.len()];
-        for path in 0..self.paths.len() {
-            let members = members(assignment, path);
+        let by_path = members_by_path(assignment, self.paths.len());
+        for (path, members) in by_path.into_iter().enumerate() {
             for (app, forecast) in members.iter().zip(forecasts.shown(path, &members)) {
                 all[*app] = Some(*forecast);
             }

@@ -220,7 +220,7 @@ impl<'a, M: DelayModel> Problem<'a, M> {
 
     /// What is predicted for `members` when exactly they share `path`, in their order.
     fn predict(&self, path: usize, members: &[usize]) -> Vec<Prediction> {
-        let others = others_of(self.apps, members);
+        let others = competing_rates(self.apps, members);
         let delays = self.delays(path, members);
         let spec = &self.paths[path];
         members
@@ -326,7 +326,7 @@ impl DelayModel for Equation3 {
         members: &[usize],
         delays: &mut Vec<Delay>,
     ) {
-        for (&app, others) in members.iter().zip(others_of(apps, members)) {
+        for (&app, others) in members.iter().zip(competing_rates(apps, members)) {
             delays.push(self.predict(path, &apps[app], others).delay);
         }
     }
@@ -350,8 +350,8 @@ fn members_of(assignment: &[usize], path: usize) -> Vec<usize> {
         .collect()
 }
 
-/// Eq. 2 for each of `members`.
-fn others_of(apps: &[AppSpec], members: &[usize]) -> Vec<Bandwidth> {
+/// What the others of `members` send beside each of them: eq. 2.
+pub fn competing_rates(apps: &[AppSpec], members: &[usize]) -> Vec<Bandwidth> {
     let rates: Vec<u64> = members
         .iter()
         .map(|&app| apps[app].rate().as_bits_per_second())
