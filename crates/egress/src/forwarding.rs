@@ -21,7 +21,10 @@ use crate::{
     config::{EgressPeer, EndpointPeer, Neighbour},
     kernel::KernelView,
     multipath::ConnectionSettings,
-    status::{Compared, ComparisonStatus, KernelRoute, KernelStatus, PeerInKernel, PrefixStatus, Steered, SteeredPrefix, SteeringStatus},
+    status::{
+        Compared, ComparisonStatus, KernelRoute, KernelStatus, PeerInKernel, PrefixStatus, Steered,
+        SteeredPrefix, SteeringStatus,
+    },
 };
 
 /// The egress peers, and what else may change at run time.

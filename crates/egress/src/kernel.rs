@@ -49,7 +49,10 @@ use crate::{
     forwarding::{
         Configured, Forwarding, ForwardingError, NextHop, PeerIndex, RouteChange, Table, Via,
     },
-    status::{Compared, ComparisonStatus, KernelRoute, KernelStatus, PeerInKernel, PrefixStatus, Steered, SteeredPrefix, SteeringStatus},
+    status::{
+        Compared, ComparisonStatus, KernelRoute, KernelStatus, PeerInKernel, PrefixStatus, Steered,
+        SteeredPrefix, SteeringStatus,
+    },
 };
 use evidence_file::EvidenceFile;
 use join_listeners::JoinListeners;

@@ -1,4 +1,4 @@
-//! The hash of nftables' expression `jhash`, so that a process can tell which way a rule has decided.
+//! The hash of nftables' expression `jhash`, so that a process knows which way a rule has decided.
 //!
 //! Bob Jenkins's `lookup3` (public domain, 2006) in the variant of Linux (`include/linux/jhash.h`), for
 //! registers of nftables: every part of a concatenation is padded with zeros to four octets.

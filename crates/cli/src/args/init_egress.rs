@@ -108,7 +108,9 @@ impl FromStr for InitPeer {
                 address: address.parse().ok()?,
             })
         };
-        read().ok_or_else(|| "write it as NAME=ASN@ADDRESS, transit-a=65001@2001:db8:f:a::1".to_owned())
+        read().ok_or_else(|| {
+            "write it as NAME=ASN@ADDRESS, transit-a=65001@2001:db8:f:a::1".to_owned()
+        })
     }
 }
 

@@ -166,15 +166,18 @@ fn files_of_the_egress_suite_are_written_checked_and_diagnosed() {
         "init asbr {bgp} --locator 2001:db8:a:1::/64 --announce 2001:db8:a::/48 \
          --peer transit-a=65001@2001:db8:f:a::1 --output {border}"
     );
-    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let words = |line: &str| {
+        line.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
     let ran = run(words(&asbr)).expect_code(0);
     let for_servers =
         "keiro init egress --asn 65000 --reflector 127.0.0.1 --peer transit-a=65000:1@ADDRESS";
     ran.says(&[for_servers, "next: systemctl enable --now keiro-asbr"]);
     run(words(&asbr)).expect_code(1).says(&["is there already"]);
-    let egress = format!(
-        "init egress {bgp} --peer transit-a=65000:1@2001:db8:a:e::a --output {server}"
-    );
+    let egress =
+        format!("init egress {bgp} --peer transit-a=65000:1@2001:db8:a:e::a --output {server}");
     run(words(&egress)).expect_code(0);
     for (file, role) in [(&border, "asbr"), (&server, "egress")] {
         run(["config", "check", file]).expect_code(0);
@@ -183,10 +186,15 @@ fn files_of_the_egress_suite_are_written_checked_and_diagnosed() {
         assert_eq!(found["role"], role);
         let causes = found["findings"].as_array().unwrap();
         assert!(
-            causes.iter().any(|one| one["cause"] == "egress_not_running"),
+            causes
+                .iter()
+                .any(|one| one["cause"] == "egress_not_running"),
             "{found}"
         );
     }
-    let own = format!("init asbr {bgp} --locator 2001:db8:a:1::/120 --peer a=1@::1 --output {border}");
-    run(words(&own)).expect_code(1).says(&["leaves no room for a function"]);
+    let own =
+        format!("init asbr {bgp} --locator 2001:db8:a:1::/120 --peer a=1@::1 --output {border}");
+    run(words(&own))
+        .expect_code(1)
+        .says(&["leaves no room for a function"]);
 }

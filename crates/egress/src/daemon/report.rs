@@ -142,7 +142,7 @@ impl<R: Role> Daemon<R> {
                     continue;
                 }
             };
-            let reply = Reply::Answer(answer, view);
+            let reply = Reply::Answer(answer, view.map(Box::new));
             // The client may have disconnected.
             let _ = asked.reply.send(reply);
         }

@@ -89,9 +89,10 @@ impl Endpoint {
         forwarding: &mut dyn Forwarding,
     ) -> Vec<ForwardingError> {
         let ended = std::mem::take(&mut self.probes);
-        let routed = ended.targets.iter().filter(|(sid, at)| {
-            ended.routed.contains(*sid) && self.peers.contains_key(*at)
-        });
+        let routed = ended
+            .targets
+            .iter()
+            .filter(|(sid, at)| ended.routed.contains(*sid) && self.peers.contains_key(*at));
         let changes: Vec<RouteChange> = routed
             .map(|(sid, at)| probe_route(*sid, *at, false))
             .collect();

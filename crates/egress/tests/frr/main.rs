@@ -6,10 +6,10 @@
 //! ```
 
 mod asbr;
-mod reflectors;
 mod bfd;
 mod communities;
 mod drain;
+mod reflectors;
 #[path = "../support/mod.rs"]
 mod support;
 

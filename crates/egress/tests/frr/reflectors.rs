@@ -39,6 +39,9 @@ fn documented_reflectors_are_read_by_their_programs() {
         let said = String::from_utf8_lossy(&ran.stderr);
         let wrong = ["No such command", "Unknown command", "Ambiguous"];
         assert!(ran.status.success(), "{program}: {ran:?}");
-        assert!(!wrong.iter().any(|text| said.contains(text)), "{program}: {said}");
+        assert!(
+            !wrong.iter().any(|text| said.contains(text)),
+            "{program}: {said}"
+        );
     }
 }

@@ -39,8 +39,7 @@ use keiro_egress::{
     kernel::{Kernel, KernelView},
     status::{
         Compared, ComparisonStatus, Explanation, KernelRoute, KernelStatus, PeerExplanation,
-        PeerInKernel, PeerStatus, PrefixStatus, Status,
-        Steered, SteeredPrefix, SteeringStatus,
+        PeerInKernel, PeerStatus, PrefixStatus, Status, Steered, SteeredPrefix, SteeringStatus,
     },
 };
 use keiro_lab::{Host, Lab, Topology};

@@ -250,7 +250,8 @@ fn received_routes_are_listed_by_page_with_their_use_or_the_reason() {
         ..limited(1)
     };
     assert_eq!(of(query).len(), 2, "one is unicast");
-    let hostile = r#"{"limit":0,"after":{"denied_of":65535,"distinguisher":7,"prefix":"10.0.0.0/8"}}"#;
+    let hostile =
+        r#"{"limit":0,"after":{"denied_of":65535,"distinguisher":7,"prefix":"10.0.0.0/8"}}"#;
     let hostile: RouteQuery = serde_json::from_str(hostile).unwrap();
     let answer = control::ask(&socket, Request::Routes(Box::new(hostile))).unwrap();
     assert!(matches!(answer, Answer::Routes(page) if page.routes.is_empty()));

@@ -33,14 +33,22 @@ pub(super) fn asbr(args: &args::InitAsbr) -> Result<(), Failure> {
         turn_on_forwarding()?;
     }
     say_unreachable(
-        &args.peers.iter().map(|peer| (peer.name.as_str(), peer.address)).collect::<Vec<_>>(),
+        &args
+            .peers
+            .iter()
+            .map(|peer| (peer.name.as_str(), peer.address))
+            .collect::<Vec<_>>(),
     );
     say_unreachable_reflectors(&args.common.reflectors);
     let forwards = fs::read_to_string(FORWARDING).is_ok_and(|value| value.trim() != "0");
     if !forwards {
-        crate::output::message!("IPv6 forwarding is off: `sysctl -w net.ipv6.conf.all.forwarding=1`, or --forwarding");
+        crate::output::message!(
+            "IPv6 forwarding is off: `sysctl -w net.ipv6.conf.all.forwarding=1`, or --forwarding"
+        );
     }
-    crate::output::message!("next: systemctl enable --now keiro-asbr, then keiro doctor --config {file}");
+    crate::output::message!(
+        "next: systemctl enable --now keiro-asbr, then keiro doctor --config {file}"
+    );
     crate::output::message!("at each content server, with EPE addresses of its own:");
     let reflectors = args.common.reflectors.iter();
     let reflectors: String = reflectors.map(|at| format!(" --reflector {at}")).collect();
@@ -60,7 +68,9 @@ pub(super) fn egress(args: &args::InitEgress) -> Result<(), Failure> {
     EndpointConfig::parse(&text, &file)?;
     write(&args.output, &text, args.common.force)?;
     say_unreachable_reflectors(&args.common.reflectors);
-    crate::output::message!("next: systemctl enable --now keiro-egress, then keiro doctor --config {file}");
+    crate::output::message!(
+        "next: systemctl enable --now keiro-egress, then keiro doctor --config {file}"
+    );
     Ok(())
 }
 
@@ -76,8 +86,9 @@ fn router_id(links: &[Interface], given: Option<Ipv4Addr>) -> Result<Ipv4Addr, F
         IpAddr::V6(_) => None,
     });
     found.ok_or_else(|| {
-        Failure::new("this machine has no IPv4 address to be its BGP identifier")
-            .hint("--router-id gives one: any number like 192.0.2.1 that no other router of the AS has")
+        Failure::new("this machine has no IPv4 address to be its BGP identifier").hint(
+            "--router-id gives one: any number like 192.0.2.1 that no other router of the AS has",
+        )
     })
 }
 
@@ -99,7 +110,8 @@ fn reflectors(text: &mut String, common: &args::InitBgp) {
 }
 
 fn asbr_text(args: &args::InitAsbr, id: Ipv4Addr) -> String {
-    let mut text = "# Written by `keiro init asbr`; docs/egress.md explains every key.\n".to_owned();
+    let mut text =
+        "# Written by `keiro init asbr`; docs/egress.md explains every key.\n".to_owned();
     head(&mut text, "asbr", &args.common, id);
     let announce = args.announce.iter().map(|prefix| format!("\"{prefix}\""));
     let announce: Vec<String> = announce.collect();
@@ -123,7 +135,8 @@ fn asbr_text(args: &args::InitAsbr, id: Ipv4Addr) -> String {
 }
 
 fn egress_text(args: &args::InitEgress, id: Ipv4Addr) -> String {
-    let mut text = "# Written by `keiro init egress`; docs/egress.md explains every key.\n".to_owned();
+    let mut text =
+        "# Written by `keiro init egress`; docs/egress.md explains every key.\n".to_owned();
     head(&mut text, "egress", &args.common, id);
     let mptcp = Path::new("/proc/sys/net/mptcp/enabled").exists();
     text.push_str(match mptcp {
@@ -147,11 +160,8 @@ fn egress_text(args: &args::InitEgress, id: Ipv4Addr) -> String {
 
 fn write(file: &Path, text: &str, force: bool) -> Result<(), Failure> {
     if file.exists() && !force {
-        return Err(
-            Failure::new(format!("{} is there already", file.display())).hint(
-                "another name with --output, or --force to replace it",
-            ),
-        );
+        return Err(Failure::new(format!("{} is there already", file.display()))
+            .hint("another name with --output, or --force to replace it"));
     }
     if let Some(directory) = file.parent() {
         make_directory(directory).map_err(|e| unwritable(directory, &e))?;
@@ -196,7 +206,10 @@ mod tests {
         args::InitBgp {
             asn: 65000,
             router_id: None,
-            reflectors: vec!["2001:db8:a:ff::1".parse().unwrap(), "192.0.2.7".parse().unwrap()],
+            reflectors: vec![
+                "2001:db8:a:ff::1".parse().unwrap(),
+                "192.0.2.7".parse().unwrap(),
+            ],
             force: false,
         }
     }
@@ -225,7 +238,11 @@ mod tests {
         let egress = args::InitEgress {
             common: common(),
             output: "egress.toml".into(),
-            peers: vec![format!("transit-b={target}@2001:db8:a:e::b").parse().unwrap()],
+            peers: vec![
+                format!("transit-b={target}@2001:db8:a:e::b")
+                    .parse()
+                    .unwrap(),
+            ],
         };
         let server = EndpointConfig::parse(&egress_text(&egress, ID), "egress.toml").unwrap();
         assert_eq!(server.peers[0].rt, config.peers[1].rt);
@@ -233,11 +250,24 @@ mod tests {
 
     #[test]
     fn a_malformed_peer_is_refused_with_the_form() {
-        for text in ["", "a", "a=1", "a=x@2001:db8::1", "a=1@nowhere", "=1@2001:db8::1", "a\"b=1@::1"] {
+        for text in [
+            "",
+            "a",
+            "a=1",
+            "a=x@2001:db8::1",
+            "a=1@nowhere",
+            "=1@2001:db8::1",
+            "a\"b=1@::1",
+        ] {
             let error = text.parse::<args::InitPeer>().unwrap_err();
             assert!(error.contains("NAME=ASN@ADDRESS"), "{error}");
         }
-        for text in ["a=65000:1", "a=65000@2001:db8::1", "a=65000:1@192.0.2.1", "a=x:1@2001:db8::1"] {
+        for text in [
+            "a=65000:1",
+            "a=65000@2001:db8::1",
+            "a=65000:1@192.0.2.1",
+            "a=x:1@2001:db8::1",
+        ] {
             let error = text.parse::<args::InitEpe>().unwrap_err();
             assert!(error.contains("NAME=TARGET@ADDRESS"), "{error}");
         }
