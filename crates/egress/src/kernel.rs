@@ -697,7 +697,7 @@ impl Forwarding for Kernel {
     }
 
     fn view(&self) -> Option<KernelView> {
-        let plan = self.plan.clone();
+        let plan = Box::new(self.plan.clone());
         Some(KernelView { plan })
     }
 

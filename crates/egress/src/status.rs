@@ -20,8 +20,8 @@ use keiro_stats_export::Stats;
 use serde::{Deserialize, Serialize};
 
 pub use self::steering::{
-    EgressMeasurement, Steered, SteeredPrefix, SteeringGain, SteeringReason, SteeringStage,
-    SteeringStatus,
+    EgressMeasurement, Steered, SteeredPrefix, SteeringGain, SteeringMetric, SteeringMode,
+    SteeringReason, SteeringStage, SteeringStatus,
 };
 use crate::alarms::{AlarmStatus, Cause};
 use crate::stats::{ComparisonStats, EgressPeerStats, EgressStats, NeighbourStats};

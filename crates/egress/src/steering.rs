@@ -28,7 +28,6 @@ use std::{
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use keiro_stats_export::Stats;
 use keiro_units::Instant;
-use serde::{Deserialize, Serialize};
 
 use self::{
     client::{Client, Outcome, Stage},
@@ -36,6 +35,7 @@ use self::{
     slots::{Group, Slots},
     stale::Stale,
 };
+pub use crate::status::SteeringMode as Mode;
 use crate::{
     forwarding::PeerIndex,
     stats::SteeringStats,
@@ -44,15 +44,6 @@ use crate::{
         SteeringStatus,
     },
 };
-
-/// Whether decisions take effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// Explores and reports what it would do.
-    Observe,
-    Steer,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {

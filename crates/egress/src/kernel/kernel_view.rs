@@ -20,7 +20,7 @@ use crate::{
 
 #[derive(Clone, Debug)]
 pub struct KernelView {
-    pub(super) plan: Plan,
+    pub(super) plan: Box<Plan>,
 }
 
 impl KernelView {

@@ -17,9 +17,9 @@ use keiro_linux::{
     vrf::Vrf,
 };
 
-use super::{KernelError, MAIN, steering};
+use super::{KernelError, MAIN};
 use crate::{
-    config::{self, EgressPeer, EndpointPeer, Mptcp},
+    config::{self, EgressPeer, EndpointPeer, Mptcp, TABLES_MAX},
     forwarding::PeerIndex,
 };
 
@@ -158,8 +158,8 @@ impl Plan {
         let rule = |peer: &PeerIndex| {
             Some(MarkRule {
                 priority: server.priority,
-                mark: steering::table(steered.first_mark, *peer)?,
-                table: steering::table(steered.first_table, *peer)?,
+                mark: of_peer(steered.first_mark, *peer)?,
+                table: of_peer(steered.first_table, *peer)?,
             })
         };
         self.peers.keys().filter_map(rule).collect()
@@ -279,4 +279,10 @@ pub(super) fn moved(state: &State, interface: u32) -> Vec<Change> {
         [Change::RemoveAddress(*own), Change::SetAddress(new)]
     });
     nexthops.chain(addresses).collect()
+}
+
+/// The mark or table of a peer; `None`: there are too many peers.
+pub(super) fn of_peer(first: u32, peer: PeerIndex) -> Option<u32> {
+    let place = u32::try_from(peer.0).ok()?;
+    (place < TABLES_MAX).then(|| first + place)
 }

@@ -32,7 +32,10 @@ use keiro_linux::{
 use keiro_units::Instant;
 
 use self::script::{Changes, Script};
-use super::{KernelError, Plan, failed};
+use super::{
+    KernelError, failed,
+    plan::{Plan, of_peer},
+};
 use crate::{
     config::{Steered, TABLES_MAX},
     draining::Draining,
@@ -74,7 +77,7 @@ pub(super) struct Routes<'a> {
 impl Routes<'_> {
     /// The next hop by which an egress peer reaches all of a prefix.
     fn to(&self, peer: PeerIndex, prefix: IpNet) -> Option<Nexthop> {
-        table(0, peer)?;
+        of_peer(0, peer)?;
         let table = self.plan.peers.get(&peer)?.table;
         let (route, id) = self.state.covering_route(table, prefix)?;
         let nexthop = self.state.nexthops.get(&id).copied();
@@ -242,7 +245,7 @@ impl Driver {
     }
 
     pub(super) fn table(&self, peer: PeerIndex) -> Option<u32> {
-        table(self.config.first_table, peer)
+        of_peer(self.config.first_table, peer)
     }
 
     fn read(&mut self, now: Instant, routes: Routes<'_>) -> Option<ForwardingError> {
@@ -431,12 +434,6 @@ fn ended(report: &Report, config: &Steered, seed: u32) -> Option<Ended> {
             busy: report.busy,
         },
     })
-}
-
-/// The table of a peer's steered prefixes; `None`: there are too many peers.
-pub(super) fn table(first: u32, peer: PeerIndex) -> Option<u32> {
-    let place = u32::try_from(peer.0).ok()?;
-    (place < TABLES_MAX).then(|| first + place)
 }
 
 fn names(plan: &Plan) -> BTreeMap<PeerIndex, String> {

@@ -4,15 +4,30 @@ use ipnet::IpNet;
 use keiro_stats_export::Stats;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    stats::SteeringStats,
-    steering::{Mode, figures::Metric},
-};
+use crate::stats::SteeringStats;
+
+/// Whether decisions take effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SteeringMode {
+    /// Explores and reports what it would do.
+    Observe,
+    Steer,
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SteeringMetric {
+    RoundTrip,
+    Retransmissions,
+    Goodput,
+}
 
 /// Totals of steering.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SteeringStatus {
-    pub mode: Mode,
+    pub mode: SteeringMode,
     #[serde(flatten)]
     pub stats: Stats<SteeringStats>,
     /// Some prefixes: those that are steered or would be, then those with most connections.
@@ -104,7 +119,7 @@ pub enum SteeringReason {
 /// all segments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SteeringGain {
-    pub metric: Metric,
+    pub metric: SteeringMetric,
     pub permille: i64,
     /// Bounds at the configured confidence.
     pub low_permille: i64,

@@ -10,7 +10,8 @@
 use std::time::Duration;
 
 use keiro_model::welch::{Difference, Moments};
-use serde::{Deserialize, Serialize};
+
+pub use crate::status::SteeringMetric as Metric;
 
 /// Counters of an ended connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,15 +24,6 @@ pub struct Transfer {
     pub bytes_acked: u64,
     /// Time with data in flight.
     pub busy: Duration,
-}
-
-/// What is compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Metric {
-    RoundTrip,
-    Retransmissions,
-    Goodput,
 }
 
 /// The connections of one egress.
