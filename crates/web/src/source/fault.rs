@@ -32,7 +32,7 @@ impl Fault {
             ),
             ErrorKind::PermissionDenied => Self::new(
                 format!("`keiro-web` may not use {socket}"),
-                "run it as a member of the group that owns the socket (`SupplementaryGroups=` of its unit)",
+                "run it as a member of the group that owns the socket (`SupplementaryGroups=` of its unit), or name the gateway's `readonly_socket` with --socket: its group may look and change nothing",
             ),
             _ => Self::new(
                 format!("{socket} cannot be used: {error}"),
