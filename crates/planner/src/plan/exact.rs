@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::{
     DelayModel, Order, Plan, Problem, Score,
-    closed_form::{self, Loads},
-    generic_search, greedy,
+    closed_form::{self, Bounding, Loads},
+    generic_search::{self, SearchOutcome},
+    greedy,
 };
 
 /// How much work [`exact()`] may do, as a count and never a time, so that the same question always
@@ -83,18 +84,7 @@ pub struct Gap {
 /// Stops when `budget` is used up and then says, in [`ExactPlan::optimality`], how far from the
 /// best its answer can be. It is never worse than [`greedy()`]. Deterministic.
 pub fn exact<M: DelayModel>(problem: &Problem<'_, M>, budget: Budget) -> ExactPlan {
-    let start = greedy(problem);
-    let outcome = match Loads::new(problem) {
-        Some(loads) => closed_form::run(&loads, &start, budget.0),
-        None => generic_search::run(problem, &start, budget.0),
-    };
-    let found = problem.evaluate(&outcome.assignment);
-    // The search takes lateness to the microsecond; that is not to cost the promise.
-    let plan = if start.score.compare(&found.score, problem.order).is_lt() {
-        start
-    } else {
-        found
-    };
+    let (plan, outcome) = searched(problem, budget, Bounding::UpToBudget);
     let optimality = if outcome.complete {
         Optimality::Proven
     } else {
@@ -107,6 +97,29 @@ pub fn exact<M: DelayModel>(problem: &Problem<'_, M>, budget: Budget) -> ExactPl
         optimality,
         order: problem.order,
         work: outcome.work,
+    }
+}
+
+/// As the plan of [`exact()`], with less than half of its work: how far it is from the best is not looked for.
+pub(super) fn best_found<M: DelayModel>(problem: &Problem<'_, M>, budget: Budget) -> Plan {
+    searched(problem, budget, Bounding::None).0
+}
+
+fn searched<M: DelayModel>(
+    problem: &Problem<'_, M>,
+    budget: Budget,
+    bounding: Bounding,
+) -> (Plan, SearchOutcome) {
+    let start = greedy(problem);
+    let outcome = match Loads::new(problem) {
+        Some(loads) => closed_form::run(&loads, &start, budget.0, bounding),
+        None => generic_search::run(problem, &start, budget.0),
+    };
+    let found = problem.evaluate(&outcome.assignment);
+    // The search takes lateness to the microsecond; that is not to cost the promise.
+    match start.score.compare(&found.score, problem.order).is_lt() {
+        true => (start, outcome),
+        false => (found, outcome),
     }
 }
 

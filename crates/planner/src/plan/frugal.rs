@@ -3,10 +3,10 @@
 
 use std::cmp::Reverse;
 
-use super::{Budget, DelayModel, Order, Plan, Problem, exact, greedy, members_of};
+use super::{Budget, DelayModel, Order, Plan, Problem, exact::best_found, greedy, members_of};
 
-/// The paper's algorithm [path-selection fig. 4] where it meets every latency target, else the exact
-/// planner's answer. Applications without a latency target then go where the summed delay is least
+/// The paper's algorithm [path-selection fig. 4] where it meets every latency target, else the best plan that is
+/// found. Applications without a latency target then go where the summed delay is least
 /// and all targets stay met.
 ///
 /// The least summed delay crowds everything onto the quickest path as long as the model says that
@@ -18,7 +18,7 @@ pub fn frugal<M: DelayModel>(problem: &Problem<'_, M>, budget: Budget) -> Plan {
     let plan = greedy(problem);
     match plan.is_feasible() {
         true => with_lower_delays(problem, plan),
-        false => exact(problem, budget).plan,
+        false => best_found(problem, budget),
     }
 }
 

@@ -15,6 +15,7 @@ mod local_search;
 mod path_bound;
 pub(super) mod random;
 
+use loads::Cost;
 pub(super) use loads::Loads;
 
 use super::{Plan, generic_search::SearchOutcome};
@@ -36,8 +37,17 @@ const STARTS: usize = 32;
 /// With more applications than this the tree is not tried: it would not end.
 const TREE_APPS_MAX: usize = 24;
 
+/// Whether it is looked for how good an assignment can be at best, where that is not known from the search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bounding {
+    /// No: the work for it is saved.
+    None,
+    /// As far as the budget goes.
+    UpToBudget,
+}
+
 /// The best assignment within `budget`; `start` is a first one.
-pub(super) fn run(loads: &Loads, start: &Plan, budget: u64) -> SearchOutcome {
+pub(super) fn run(loads: &Loads, start: &Plan, budget: u64, wanted: Bounding) -> SearchOutcome {
     let part = |parts| budget / 16 * parts;
     let mut meter = Meter::new();
     let mut state = Assignment::of(loads, &start.assignment, &mut meter);
@@ -81,8 +91,14 @@ pub(super) fn run(loads: &Loads, start: &Plan, budget: u64) -> SearchOutcome {
     let annealed = meter.work() + left * 2 / 5;
     annealing::anneal(&mut state, meter.until(annealed));
     let bounded = meter.work() + bounding;
-    let bound = lagrangian_bound::bound(&mut state, meter.until(bounded));
-    local_search::run(&mut state, Goal::Best, meter.until(budget));
+    let (bound, ends) = match wanted {
+        Bounding::None => (Cost::default(), budget.saturating_sub(bounding)),
+        Bounding::UpToBudget => {
+            let bound = lagrangian_bound::bound(&mut state, meter.until(bounded));
+            (bound, budget)
+        }
+    };
+    local_search::run(&mut state, Goal::Best, meter.until(ends));
     SearchOutcome {
         assignment: state.assignment(),
         bound: bound.into(),
