@@ -141,6 +141,9 @@ impl Gateway {
         input.measured = self.measured(&input.now, snapshot);
         input.overdue = self.planning.steering.overdue(&self.config, snapshot.at);
         input.site = self.by_index(self.site.assignments());
+        if self.site.knows_prices() {
+            input.priced_by_site = input.site.keys().copied().collect();
+        }
         input
     }
 

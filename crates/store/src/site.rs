@@ -63,6 +63,12 @@ pub struct PathInputs {
     /// gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line_bits_per_second: Option<f64>,
+    /// It is a backup at one of its ends.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_backup: bool,
+    /// What both ends pay for it together, in millionths of a unit of currency per gigabyte.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cost_micros_per_gigabyte: u64,
 }
 
 /// An application as the planner sees it.
@@ -118,6 +124,10 @@ pub struct SitePlan {
     /// Gateway to application to path. An application without a path is absent.
     #[serde(default)]
     pub assignments: BTreeMap<String, BTreeMap<String, String>>,
+    /// It was made with regard to what paths cost. Gateways choose among their paths themselves where one by an older
+    /// gateway's plan costs more than another.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub knows_prices: bool,
 }
 
 impl SitePlan {
@@ -369,6 +379,10 @@ fn value(text: String) -> DocumentError {
 )]
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+fn is_zero(value: &u64) -> bool {
+    *value == 0
 }
 
 #[cfg(test)]

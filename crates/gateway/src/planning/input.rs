@@ -40,6 +40,8 @@ pub(crate) struct PlannerInput {
     pub(crate) waiting: BTreeSet<AppIndex>,
     /// The path that the site's plan gives them, if there is a site.
     pub(crate) site: BTreeMap<AppIndex, PathIndex>,
+    /// Those of `site` that its plan has placed with regard to what paths cost.
+    pub(crate) priced_by_site: BTreeSet<AppIndex>,
     /// Measured traffic, where enough was measured.
     pub(crate) workloads: BTreeMap<AppIndex, MeasuredWorkload>,
     /// Applications that are sending now.
@@ -209,6 +211,7 @@ impl PlannerInput {
             || self.overdue != now.overdue
             || self.excess_losses != now.excess_losses
             || self.site != now.site
+            || self.priced_by_site != now.priced_by_site
             || self.workloads != now.workloads
             || self.shared.uses != now.shared.uses
     }

@@ -288,9 +288,10 @@ impl PlanningProblem {
         };
         let may = row(&allowed);
         let (allowed, by) = match wanted {
-            // The site's plan knows neither what is lost here nor what it costs.
+            // The site's plan does not know what is lost here, and one of an older gateway not what paths cost.
             Some((path, AssignedBy::Planner))
-                if input.excess_loss(index, path).is_some() || is_costly(path) =>
+                if input.excess_loss(index, path).is_some()
+                    || is_costly(path) && !input.priced_by_site.contains(&index) =>
             {
                 (may, AssignedBy::Planner)
             }

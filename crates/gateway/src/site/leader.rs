@@ -5,17 +5,16 @@ use std::{
     time::Duration,
 };
 
+use keiro_model::path_terms::Price;
 use keiro_planner::{
     delay::{AppSpec, PathSpec},
-    plan::{
-        Budget,
-        incumbent::{Allowed, AppId, PathId, Settings},
-    },
-    steer::{PathSample, PlanMode, SteeredApp, path_spec, plan_moves},
+    plan::incumbent::{Allowed, AppId, PathId, Settings},
+    steer::{PathSample, PlanMode, SteeredApp, path_spec},
 };
 use keiro_store::{AppInputs, Inputs, PathInputs, SitePlan};
 use keiro_units::{Bandwidth, ByteCount, Probability};
 
+use super::prices::{self, PricedApp, price_of};
 use crate::planning::forecast::{packets_of, wire_length};
 
 /// Gateway to application to path. Paths of one name at several gateways are one shared line.
@@ -32,35 +31,28 @@ pub(super) fn plan_for_all(
         .filter_map(|(name, spec)| Some((names.id(name)?, *spec)))
         .collect();
     let mut owners = Vec::new();
-    let mut steered_apps = Vec::new();
+    let mut priced_apps: Vec<PricedApp> = Vec::new();
     for gateway in inputs {
         for app in &gateway.apps {
-            let id = AppId(u32::try_from(steered_apps.len()).unwrap_or(u32::MAX));
-            if let Some(steered) = steered_app(id, gateway, app, before, &names) {
-                steered_apps.push(steered);
+            let id = AppId(u32::try_from(priced_apps.len()).unwrap_or(u32::MAX));
+            if let Some(priced) = priced_app(id, gateway, app, before, &names) {
+                priced_apps.push(priced);
                 owners.push((&gateway.gateway, &app.name));
             }
         }
     }
     // Applications that have a path are not moved for small gains.
-    let plan_mode = match before.is_some() || steered_apps.iter().any(|app| app.path.is_some()) {
+    let is_placed = |priced: &PricedApp| priced.app.path.is_some();
+    let plan_mode = match before.is_some() || priced_apps.iter().any(is_placed) {
         true => PlanMode::Revise,
         false => PlanMode::FromScratch,
     };
-    let planned = plan_moves(
-        settings,
-        &paths,
-        &steered_apps,
-        plan_mode,
-        Budget::default(),
-    );
+    let planned = prices::plan(settings, &paths, &priced_apps, plan_mode);
     let mut assignments: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
     match planned {
-        Ok(arrangement) => {
-            for (app, path) in arrangement.assignment() {
-                let (Some((gateway, app)), Some(path)) =
-                    (owners.get(app.0 as usize), names.name(path))
-                else {
+        Ok(places) => {
+            for ((gateway, app), path) in owners.iter().zip(places) {
+                let Some(path) = path.and_then(|path| names.name(path)) else {
                     continue;
                 };
                 let of_gateway = assignments.entry((*gateway).clone()).or_default();
@@ -95,31 +87,34 @@ impl PathNames<'_> {
 
 /// An application with its present [`place`]. `None`: no path leads to its peer, or its workload is
 /// not known.
-fn steered_app(
+fn priced_app(
     id: AppId,
     gateway: &Inputs,
     app: &AppInputs,
     before: Option<&SitePlan>,
     names: &PathNames<'_>,
-) -> Option<SteeredApp> {
+) -> Option<PricedApp> {
     let leads_there = |path: &&PathInputs| {
         let is_allowed = app.paths.is_empty() || app.paths.contains(&path.name);
         path.peer == app.peer && is_allowed
     };
     let allowed = gateway.paths.iter().filter(leads_there);
-    let only: BTreeSet<PathId> = allowed.filter_map(|path| names.id(&path.name)).collect();
-    let spec = spec_of(app).filter(|_| !only.is_empty())?;
-    Some(SteeredApp {
+    let prices: BTreeMap<PathId, Price> = allowed
+        .filter_map(|path| Some((names.id(&path.name)?, price_of(path))))
+        .collect();
+    let spec = spec_of(app).filter(|_| !prices.is_empty())?;
+    let app = SteeredApp {
         id,
         spec: AppSpec {
             length: wire_length(spec.length),
             ..spec
         },
-        allowed: Allowed::Only(only),
+        allowed: Allowed::Only(prices.keys().copied().collect()),
         fallback: BTreeSet::new(),
         path: place(gateway, app, before, |name| names.id(name).is_some())
             .and_then(|name| names.id(name)),
-    })
+    };
+    Some(PricedApp::new(app, prices))
 }
 
 /// Where an application is: as its gateway reports it, unless `plan` was made from the same report,
@@ -242,6 +237,48 @@ mod tests {
         };
         let again = plan_for_all(&[&first, &second], Some(&before), Settings::default());
         assert_eq!(again, plan);
+    }
+
+    #[test]
+    fn what_paths_cost_counts_as_it_does_at_a_gateway_alone() {
+        let backup = PathInputs {
+            is_backup: true,
+            ..path("backup", 100.0, 0.001)
+        };
+        let dear = PathInputs {
+            cost_micros_per_gigabyte: 1_000_000,
+            ..path("dear", 100.0, 0.005)
+        };
+        let paths = vec![backup, dear, path("line", 100.0, 0.03)];
+        let urgent = |ms: f64| Some(ms * 1e-3);
+        let apps = vec![
+            app("patient", None),
+            app("slow", urgent(200.0)),
+            app("quick", urgent(20.0)),
+            app("urgent", urgent(12.0)),
+        ];
+        let of = |paths: Vec<PathInputs>, before: Option<&SitePlan>| {
+            let first = gateway("g1", paths, apps.clone());
+            plan_for_all(&[&first], before, Settings::default())["g1"].clone()
+        };
+        let plan = of(paths.clone(), None);
+        assert_eq!([&plan["patient"], &plan["slow"]], ["line"; 2]);
+        assert!(
+            plan["quick"] != "line" && plan["urgent"] != "line",
+            "{plan:?}"
+        );
+        // Planned again, nothing moves.
+        let before = SitePlan {
+            assignments: [("g1".to_owned(), plan.clone())].into(),
+            ..SitePlan::default()
+        };
+        assert_eq!(of(paths.clone(), Some(&before)), plan);
+        // The line becomes as quick: none pays any more.
+        let mut near = paths;
+        near[2].delay_seconds = 0.001;
+        near[2].bandwidth_bits_per_second = 1e9;
+        let plan = of(near, Some(&before));
+        assert!(plan.values().all(|path| path == "line"), "{plan:?}");
     }
 
     #[test]

@@ -12,6 +12,7 @@
 
 mod leader;
 mod others;
+mod prices;
 mod report;
 
 use std::{
@@ -174,6 +175,11 @@ impl Site {
         let places = plan.and_then(|plan| plan.assignments.get(&self.gateway));
         let places = places.into_iter().flatten();
         places.filter(|(app, _)| !self.own.contains(*app))
+    }
+
+    /// Whether the site's plan was made with regard to what paths cost.
+    pub(crate) fn knows_prices(&self) -> bool {
+        self.plan.as_ref().is_some_and(|plan| plan.knows_prices)
     }
 
     /// How this gateway's plans stand to the site's.
@@ -371,6 +377,7 @@ impl Site {
         let plan = SitePlan {
             assignments: plan_for_all(&inputs, before, settings),
             made_from: made_from.clone(),
+            knows_prices: true,
             ..self.new_plan()
         };
         worker.offer(plan, self.view.plan_revision);

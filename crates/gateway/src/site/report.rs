@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use keiro_control::config::{AppIndex, Config, PathIndex, PeerIndex};
+use keiro_control::config::{AppIndex, Config, PathIndex, PathRole, PeerIndex};
 use keiro_planner::{
     queueing::Spread,
     steer::{PathHoldDown, PathSample},
@@ -40,6 +40,7 @@ pub(crate) fn inputs(
         let line = input
             .shared
             .line_rate(*index, *peer, usable, path.rate_bound());
+        let terms = input.terms(config, *index, *peer);
         PathInputs {
             name: path.name.to_string(),
             peer: config[*peer].name.to_string(),
@@ -53,6 +54,8 @@ pub(crate) fn inputs(
             jitter_seconds: None,
             available_bits_per_second: None,
             line_bits_per_second: Some(line.as_bits_per_second() as f64),
+            is_backup: terms.role == PathRole::Backup,
+            cost_micros_per_gigabyte: terms.cost.as_micros(),
         }
     };
     let with_spreads = config.apps.len() <= SPREADS_APPS_MAX;
@@ -91,10 +94,17 @@ pub(crate) fn inputs(
             .now
             .iter()
             .any(|(app, place)| place == path && config[*app].peer == *peer);
-        is_published(input, *path, *peer, is_used)
+        is_published(input, *path, *peer, is_used) && !is_left_out(config, input, *path, *peer)
     };
     let paths = input.up.iter().filter(offered).map(path);
     (paths.collect(), apps.collect())
+}
+
+/// Whether the budget of a path is used up while that of another one to the peer is not: no plan is to use it.
+fn is_left_out(config: &Config, input: &PlannerInput, path: PathIndex, peer: PeerIndex) -> bool {
+    let is_spent = |path| input.terms(config, path, peer).is_spent;
+    let mut to_peer = input.up.keys().filter(|(_, end)| *end == peer);
+    is_spent(path) && to_peer.any(|(other, _)| !is_spent(*other))
 }
 
 /// Of more applications the spreads are left out, so that all fit into the document.
@@ -121,6 +131,7 @@ fn is_published(input: &PlannerInput, path: PathIndex, peer: PeerIndex, is_used:
 mod tests {
     use std::time::Duration;
 
+    use keiro_control::config::PathTerms;
     use keiro_units::{Bandwidth, Probability};
 
     use super::*;
@@ -197,6 +208,15 @@ mod tests {
             .collect();
         // As measured, and as configured.
         assert_eq!(paths, [(40e6, 0.007), (100e6, 0.002)]);
+        let spent = PathTerms {
+            is_spent: true,
+            ..PathTerms::FREE
+        };
+        let mut left_out = input.clone();
+        left_out.terms.insert((PathIndex(0), PEER), spent);
+        assert_eq!(inputs(&config, &left_out, Some(&own)).0.len(), 1);
+        left_out.terms.insert((PathIndex(1), PEER), spent);
+        assert_eq!(inputs(&config, &left_out, Some(&own)).0.len(), 2);
         let places: Vec<_> = apps.iter().map(|app| app.path_now.as_deref()).collect();
         // A1 is pinned, A2 is where the site has put it, A3 goes to path 1 now.
         let wanted = [None, None, Some("path1"), Some("path1"), Some("path2")];
