@@ -16,7 +16,7 @@ use anyhow::Context;
 use keiro_control::{
     config::{
         App, AppIndex, Class, Config, Destination, Local, Path, PathIndex, PathOrigin, PathTerms,
-        PathUse, PeerIndex, PeerOrigin, Transport,
+        PeerIndex, PeerOrigin, Transport,
     },
     key,
 };
@@ -109,8 +109,16 @@ pub(crate) struct Prepared {
     identities: Vec<Identity>,
 }
 
-/// The paths that an application is to take, best first.
-pub(crate) type Preferences = BTreeMap<AppIndex, Vec<PathIndex>>;
+/// How an application is to leave.
+#[derive(Clone, Debug)]
+pub(crate) struct Preference {
+    /// Best first.
+    pub(crate) paths: Vec<PathIndex>,
+    /// By all of the cheapest paths at once.
+    pub(crate) is_spread: bool,
+}
+
+pub(crate) type Preferences = BTreeMap<AppIndex, Preference>;
 
 /// A receive buffer should hold this much of the path's rate: longer than the data thread is
 /// descheduled, other than by overload. Ours.
@@ -316,6 +324,12 @@ impl Active {
             }
         }
         Ok(())
+    }
+
+    /// Whether an application leaves by several paths at once.
+    pub(crate) fn is_spread(&self, app: AppId) -> bool {
+        let route = self.apps.get(&app);
+        route.is_some_and(|route| route.config.is_spread)
     }
 
     /// The peer of this number.
@@ -726,7 +740,10 @@ fn app_config(
     path_ids: &PathIds,
 ) -> AppConfig {
     let app = &config[index];
-    let preferred = preferences.get(&index).into_iter().flatten();
+    let preference = preferences.get(&index);
+    let preferred = preference
+        .into_iter()
+        .flat_map(|preference| &preference.paths);
     AppConfig {
         id: app_id(app),
         class: match app.class {
@@ -738,7 +755,7 @@ fn app_config(
         lifetime: app.lifetime,
         paths: preferred.filter_map(|path| path_ids.id(*path)).collect(),
         tenant: TenantId(config.tenant_of(index).map_or(0, |tenant| tenant.id)),
-        is_spread: app.paths == PathUse::Spread,
+        is_spread: preference.is_some_and(|preference| preference.is_spread),
     }
 }
 

@@ -13,7 +13,7 @@ use keiro_core::{AppId, PrivateKey};
 use sd_notify::NotifyState;
 
 use crate::{
-    active::{self, Preferences, app_id},
+    active::{self, Preference, Preferences, app_id},
     core_config::{aggregation, scheduler},
     data::{
         self,
@@ -257,7 +257,7 @@ impl Gateway {
                 let index = name.and_then(|name| self.config.app_named(name));
                 let path = app.path.and_then(|path| self.active.path_ids().index(path));
                 if let (Some(index), Some(path)) = (index, path)
-                    && let Some(paths) = preferences.get_mut(&index)
+                    && let Some(Preference { paths, .. }) = preferences.get_mut(&index)
                 {
                     paths.retain(|other| *other != path);
                     paths.insert(0, path);

@@ -8,7 +8,7 @@ use std::{
 };
 
 use keiro_control::{
-    config::{self, AppIndex, Config, PathIndex, PathTerms, PeerIndex},
+    config::{self, AppIndex, Config, PathIndex, PathTerms, PathUse, PeerIndex},
     protocol::EventKind,
 };
 use keiro_core::{AppId, AppSnapshot, Instant, PathSnapshot};
@@ -21,10 +21,10 @@ use keiro_units::ByteCount;
 use sd_notify::NotifyState;
 
 use crate::{
-    active::{Preferences, app_id},
+    active::{Preference, Preferences, app_id},
     budgets::Clocks,
     data::command::{Command, DataThreadGone, Snapshot},
-    gateway::{Gateway, notify},
+    gateway::{Gateway, PlanningState, notify},
     path_ids::PeerPath,
     planned_terms::{forget_outdated, of_plan},
     planning::{
@@ -442,7 +442,13 @@ impl Gateway {
                     paths.push(path);
                 }
             }
-            (AppIndex(number), paths)
+            let PlanningState { plan, input, .. } = &self.planning;
+            let keeps_to_first = plan.pays_for_target(&self.config, input, AppIndex(number));
+            let preference = Preference {
+                paths,
+                is_spread: app.paths == PathUse::Spread && !keeps_to_first,
+            };
+            (AppIndex(number), preference)
         };
         self.config.apps.iter().enumerate().map(preferred).collect()
     }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use keiro_control::{
-    config::{App, AppIndex, Class, PathIndex, PathOrigin, PathUse, Peer, PeerOrigin},
+    config::{App, AppIndex, Class, PathIndex, PathOrigin, Peer, PeerOrigin},
     protocol::{
         AggregationChange, AggregationSnapshot, AppSnapshot, AssignedBy, DelaySummary,
         ErrorResponse, FecSnapshot, ForwardSnapshot, JudgedBy, ListenerSnapshot, PROTOCOL_VERSION,
@@ -419,7 +419,10 @@ impl<'a> View<'a> {
             path: path.map(|path| config[path].name.to_string()),
             last_path: last_path.map(|path| config[path].name.to_string()),
             no_path: path.is_none().then(|| self.why_no_path(index)),
-            spread: (app.paths == PathUse::Spread).then(|| self.spread(live)),
+            spread: gateway
+                .active
+                .is_spread(app_id(app))
+                .then(|| self.spread(live)),
             assigned_by: self.assigned_by(path, planned),
             only_packets: gateway.has_only_packets(index),
             stats: Stats(stats),

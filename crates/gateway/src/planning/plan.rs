@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use keiro_control::{
-    config::{AppIndex, PathIndex, PathTerms},
+    config::{AppIndex, Config, PathIndex, PathTerms},
     protocol::AssignedBy,
 };
 use keiro_planner::{
@@ -14,7 +14,7 @@ use keiro_planner::{
 use super::{
     expected_delay::ExpectedDelay,
     forecast::DelayForecast,
-    input::{ExcessLoss, MeasuredDelay},
+    input::{ExcessLoss, MeasuredDelay, PlannerInput},
 };
 use crate::target_monitor::TargetRatios;
 
@@ -63,6 +63,23 @@ impl Plan {
     pub(crate) fn paths(&self) -> BTreeMap<AppIndex, PathIndex> {
         let place = |(number, app): (usize, &AppAssignment)| Some((AppIndex(number), app.path?));
         self.apps.iter().enumerate().filter_map(place).collect()
+    }
+
+    /// Whether an application is on a path that costs more than another one that is up, for the sake of its latency target.
+    pub(crate) fn pays_for_target(
+        &self,
+        config: &Config,
+        input: &PlannerInput,
+        index: AppIndex,
+    ) -> bool {
+        let app = &config[index];
+        let planned = self.apps.get(index.0).filter(|app| app.path.is_some());
+        let planned = planned.map(|planned| planned.terms.price());
+        let to_peer = input.up.keys().filter(|(_, peer)| *peer == app.peer);
+        let terms = to_peer.map(|(path, peer)| input.terms(config, *path, *peer));
+        let open = terms.filter(|terms| !terms.is_spent);
+        let least = open.map(|terms| terms.price()).min();
+        app.latency_target.is_some() && least.is_some() && least < planned
     }
 
     /// How many applications it would move.

@@ -154,6 +154,19 @@ fn a_backup_that_just_misses_is_not_left_for_a_primary_path_that_misses_by_more(
 }
 
 #[test]
+fn an_application_pays_for_its_target_only_beside_a_cheaper_path() {
+    let mut config = config("frugal", &[Some(20), Some(100), None]);
+    config.paths[CABLE.0].cost = cost(2.0);
+    let input = all_on(&config, MODEM);
+    let pays = |input: &PlannerInput| {
+        let plan = answer(&config, input, PlanMode::Revise);
+        [0, 1, 2].map(|app| plan.pays_for_target(&config, input, AppIndex(app)))
+    };
+    assert_eq!(pays(&input), [true, false, false]);
+    assert_eq!(pays(&input.without(MODEM)), [false; 3], "there is no other");
+}
+
+#[test]
 fn a_used_up_budget_is_for_essential_applications_without_another_path() {
     // The first and the third are essential, since their targets are short.
     let mut config = config("frugal", &[Some(20), Some(200), Some(100), None]);
