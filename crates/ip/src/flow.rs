@@ -34,6 +34,34 @@ pub enum Part {
 pub struct FlowSeed(SipHasher13);
 
 impl FlowKey {
+    /// The same for both directions: the lower address and port is the source.
+    #[inline]
+    #[must_use]
+    pub fn of_both_directions(self) -> Self {
+        let Part::Ports(ports) = self.part else {
+            return match self.source <= self.destination {
+                true => self,
+                false => Self {
+                    source: self.destination,
+                    destination: self.source,
+                    ..self
+                },
+            };
+        };
+        match (self.source, ports.source) <= (self.destination, ports.destination) {
+            true => self,
+            false => Self {
+                source: self.destination,
+                destination: self.source,
+                part: Part::Ports(Ports {
+                    source: ports.destination,
+                    destination: ports.source,
+                }),
+                ..self
+            },
+        }
+    }
+
     /// The flow of a packet with this header.
     #[inline]
     pub fn of(header: &Header) -> Self {
@@ -86,6 +114,13 @@ impl FlowSeed {
         bytes[length + 5] = kind;
         let mut hasher = self.0;
         hasher.write(&bytes[..length + 6]);
+        hasher.finish()
+    }
+
+    /// A keyed hash of a text.
+    pub(crate) fn number_of_bytes(&self, bytes: &[u8]) -> u64 {
+        let mut hasher = self.0;
+        hasher.write(bytes);
         hasher.finish()
     }
 }

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod checksum;
+pub mod classes;
 pub mod classify;
 pub mod ecn;
 pub mod flow;
@@ -18,5 +19,6 @@ mod packet;
 pub mod prefix;
 mod version;
 
+pub use flow::FlowKey;
 pub use packet::{Fragment, Header, Malformed, Ports, protocol};
 pub use version::Version;
