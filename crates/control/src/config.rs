@@ -70,10 +70,10 @@ pub use self::{
     store::{Endpoint, Etcd, Store},
     template::{Template, Uplink},
     tenant::{
-        DEFAULT_PREFIXES, DEFAULT_TENANT_MTU, DEFAULT_TENANT_QUEUE, DEFAULT_TENANTS_MAX, Exit,
-        ExitIpv6, Fairness, ForwardedProtocol, Internet, Learned, Mapping, MappingError, Member,
-        PortForward, PrefixOwner, Tenant, TenantController, TenantPeer, TenantRule, UPLINK_TABLES,
-        WhenDown, WhenStopped,
+        ClassApp, Classes, DEFAULT_PREFIXES, DEFAULT_TENANT_MTU, DEFAULT_TENANT_QUEUE,
+        DEFAULT_TENANTS_MAX, Exit, ExitIpv6, Fairness, ForwardedProtocol, Internet, Learned,
+        Mapping, MappingError, Member, PortForward, PrefixOwner, Tenant, TenantController,
+        TenantPeer, TenantRule, UPLINK_TABLES, WhenDown, WhenStopped,
     },
     uplinks::{AutoUplinks, Pattern},
 };
@@ -721,6 +721,12 @@ impl Name {
     pub(crate) fn of(what: &str, whose: &str) -> Self {
         debug_assert!(what.len() + whose.len() < NAME_BYTES_MAX);
         Self(format!("{what}@{whose}"))
+    }
+
+    /// `class@whose`, which no name of a file is; `None`: it is too long.
+    pub(crate) fn of_class(class: &str, whose: &str) -> Option<Self> {
+        let name = format!("{class}@{whose}");
+        (name.len() <= NAME_BYTES_MAX).then_some(Self(name))
     }
 
     /// `what@one@two`, which no name of a file is; `None`: it has more than [`NAME_BYTES_MAX`] bytes.

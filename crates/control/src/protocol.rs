@@ -43,8 +43,9 @@ pub use self::{
         TcpListenerSnapshot, VersionSnapshot, WorkloadSnapshot,
     },
     tenant::{
-        DeviceState, ExitSnapshot, InternetSnapshot, InternetState, MappedNetwork,
-        PortForwardSnapshot, TenantPathSnapshot, TenantPeerSnapshot, TenantSnapshot,
+        ClassesSnapshot, DeviceState, ExitSnapshot, FlowSnapshot, InternetSnapshot, InternetState,
+        MappedNetwork, PortForwardSnapshot, SortedSnapshot, TenantPathSnapshot, TenantPeerSnapshot,
+        TenantSnapshot,
     },
     timestamp::Timestamp,
     what_if::{InvalidValue, SupposedTwice, WHAT_IF_APPS_MAX, WHAT_IF_MAX, WhatIf, WhatIfError},

@@ -89,7 +89,10 @@ impl LossNeed {
 /// The applications that carry a tenant's IP packets.
 pub(crate) fn apps_of_packets(tenant: &Tenant) -> impl Iterator<Item = AppIndex> {
     let whole = tenant.peers.iter().map(|peer| peer.app);
-    whole.chain(tenant.rules.iter().map(|rule| rule.app))
+    let classes = tenant.class_apps.values().flatten().map(|of| of.app);
+    whole
+        .chain(tenant.rules.iter().map(|rule| rule.app))
+        .chain(classes)
 }
 
 #[cfg(test)]

@@ -9,19 +9,21 @@ use ipnet::IpNet;
 use keiro_control::{
     config::{AppIndex, Config, Mapping, Tenant},
     protocol::{
-        AddressField, DeviceState, ErrorCode, ErrorResponse, EventKind, MappedNetwork, Side, Stats,
-        TenantPathSnapshot, TenantPeerSnapshot, TenantSnapshot,
+        AddressField, ClassesSnapshot, DeviceState, ErrorCode, ErrorResponse, EventKind,
+        FlowSnapshot, MappedNetwork, Side, SortedSnapshot, Stats, TenantPathSnapshot,
+        TenantPeerSnapshot, TenantSnapshot,
     },
     rounded::bytes,
 };
 use keiro_core::{self as core, PeerId, TenantId};
+use keiro_ip::{classes::BuiltInClass, flow::Part};
 use keiro_stats::TenantStats;
 use keiro_units::Probability;
 
 use crate::{
     data::{
         command::DataThreadGone,
-        tunnels::{PrefixFault, PrefixMismatch, TenantFigures},
+        tunnels::{PrefixFault, PrefixMismatch, SortedFigures, TenantFigures},
     },
     error_response::not_found,
     gateway::Gateway,
@@ -272,6 +274,9 @@ impl Gateway {
             not_forwarded_packets: by_name(counts.not_forwarded.by_reason()),
             dropped_packets: by_name(counts.drops.by_reason()),
             peers: peers.collect(),
+            classes: figures
+                .and_then(|figures| figures.sorted.as_ref())
+                .map(classes_snapshot),
         }
     }
 
@@ -296,6 +301,39 @@ impl Gateway {
             dropped_packets: by_name(drops.by_reason()),
             paths: paths.collect(),
         }
+    }
+}
+
+fn classes_snapshot(figures: &SortedFigures) -> ClassesSnapshot {
+    let name = |class: BuiltInClass| class.name().to_owned();
+    let counts = figures.counts.iter();
+    let sorted = counts.map(|(class, by, count)| SortedSnapshot {
+        class: class.map(name),
+        by: (*by).to_owned(),
+        flows: count.flows,
+        carried_packets: count.packets,
+        carried_bytes: count.bytes,
+    });
+    let flows = figures.largest.iter().map(|flow| {
+        let ports = match flow.key.part {
+            Part::Ports(ports) => Some(ports),
+            Part::Fragments { .. } | Part::All => None,
+        };
+        FlowSnapshot {
+            source: flow.key.source.to_string(),
+            destination: flow.key.destination.to_string(),
+            protocol: flow.key.protocol,
+            source_port: ports.map(|ports| ports.source),
+            destination_port: ports.map(|ports| ports.destination),
+            class: flow.sorted.class.map(name),
+            why: flow.evidence.to_string(),
+            carried_packets: flow.packets,
+            carried_bytes: flow.bytes,
+        }
+    });
+    ClassesSnapshot {
+        sorted: sorted.collect(),
+        flows: flows.collect(),
     }
 }
 

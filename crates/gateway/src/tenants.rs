@@ -19,11 +19,14 @@ use std::{
 use anyhow::Context;
 use ipnet::IpNet;
 use keiro_control::{
-    config::{Config, Membership, Tenant, TenantRule},
+    config::{Classes, Config, Membership, Tenant, TenantRule},
     protocol::EventKind,
 };
 use keiro_core::{AppId, TenantConfig, TenantId};
-use keiro_ip::classify::Match;
+use keiro_ip::{
+    classes::{DomainPattern, PatternId},
+    classify::Match,
+};
 use keiro_linux::{
     route::RouteSocket,
     tun::{self, Existing, Tun, TunError, TunOptions},
@@ -515,6 +518,9 @@ fn give_queues(number: u64, mut tun: Tun, data: &DataHandle) -> Result<Tun, Data
 
 fn setup(config: &Config, tenant: &Tenant, device: u64, active: &Active) -> TenantSetup {
     let app_id = |app: keiro_control::config::AppIndex| AppId::of_name(config[app].name.as_str());
+    let patterns = tenant.rules.iter().flat_map(|rule| &rule.domains);
+    let patterns: BTreeSet<&DomainPattern> = patterns.collect();
+    let patterns: Vec<DomainPattern> = patterns.into_iter().cloned().collect();
     let mut peers = BTreeMap::new();
     for of in &tenant.peers {
         let Some(id) = active.peer_id(config[of.peer].name.as_str()) else {
@@ -524,6 +530,7 @@ fn setup(config: &Config, tenant: &Tenant, device: u64, active: &Active) -> Tena
             .rules
             .iter()
             .filter(|rule| config[rule.app].peer == of.peer);
+        let classes = tenant.class_apps.get(&of.app).into_iter().flatten();
         let peer = PeerSetup {
             prefixes: of.prefixes.clone(),
             backup_prefixes: of.backup_prefixes.clone(),
@@ -531,7 +538,10 @@ fn setup(config: &Config, tenant: &Tenant, device: u64, active: &Active) -> Tena
             transit: of.transit,
             app: app_id(of.app),
             rules: rules
-                .map(|rule| (matching(rule), app_id(rule.app)))
+                .map(|rule| (matching(rule, &patterns), app_id(rule.app)))
+                .collect(),
+            classes: classes
+                .map(|class| (class.class, app_id(class.app)))
                 .collect(),
         };
         peers.insert(id, peer);
@@ -553,11 +563,17 @@ fn setup(config: &Config, tenant: &Tenant, device: u64, active: &Active) -> Tena
         own: tenant.prefixes.clone(),
         exit: None,
         notes_destinations: matches!(config.network, Some(Membership::Branch { .. })),
+        sorts: tenant.classes == Classes::Auto,
+        patterns,
         peers,
     }
 }
 
-fn matching(rule: &TenantRule) -> Match {
+/// `patterns`: those of all rules. Names have the place of the longest one, which a shorter one covers.
+fn matching(rule: &TenantRule, patterns: &[DomainPattern]) -> Match {
+    let covered = |pattern: &DomainPattern| rule.domains.iter().any(|of| of.covers(pattern));
+    let names = (0..).map(PatternId).zip(patterns);
+    let names = names.filter(|(_, pattern)| covered(pattern));
     Match {
         source: rule.source,
         destination: rule.destination,
@@ -565,5 +581,6 @@ fn matching(rule: &TenantRule) -> Match {
         source_ports: rule.source_ports.clone(),
         destination_ports: rule.destination_ports.clone(),
         dscp: rule.dscp,
+        names: names.map(|(place, _)| place).collect(),
     }
 }

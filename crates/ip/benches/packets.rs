@@ -4,13 +4,14 @@
 //! 1,448 bytes, or of 64 datagrams of 200 bytes. `items` are packets, so that the throughput column has
 //! packets per second.
 
-use std::{hint::black_box, net::IpAddr};
+use std::{hint::black_box, net::IpAddr, time::Duration};
 
 use divan::{Bencher, counter::ItemsCount};
 use ipnet::IpNet;
 use keiro_ip::{
-    Header, Version,
+    Header, Ports, Version,
     checksum::Sum,
+    classes::Sorter,
     classify::{Classifier, Match},
     flow::{FlowKey, FlowSeed},
     hop, mss,
@@ -179,7 +180,24 @@ fn classify(bencher: Bencher, rules: usize) {
         (rule, index)
     };
     let classifier = Classifier::new((0..rules).map(rule).collect()).expect("few rules");
-    bencher.bench_local(|| classifier.application(black_box(&header)).copied());
+    bencher.bench_local(|| classifier.application(black_box(&header), None).copied());
+}
+
+/// A packet of one of as many flows in turn, all known.
+#[divan::bench(args = [1, 64, 16_384])]
+fn sort(bencher: Bencher, flows: u16) {
+    let mut sorter = Sorter::new(FlowSeed::new(&[7; 16]), true, &[]);
+    let packet = tcp(Version::V4, 0, SEGMENT_BYTES);
+    let mut header = Header::parse(&packet).expect("a packet");
+    let mut number = 0;
+    bencher.bench_local(|| {
+        number = (number + 1) % flows;
+        header.ports = Some(Ports {
+            source: 1024 + number,
+            destination: 443,
+        });
+        sorter.on_packet(Duration::from_secs(1), black_box(&header), &packet, 1)
+    });
 }
 
 /// Random prefixes of 8 to 24 or 16 to 64 bits; random addresses.

@@ -4,7 +4,7 @@ use std::{net::IpAddr, ops::RangeInclusive};
 
 use ipnet::IpNet;
 
-use crate::{Header, ecn};
+use crate::{Header, classes::PatternId, ecn};
 
 /// Ours: rules are tried one after another, about 2 ns each.
 pub const RULES_MAX: usize = 1024;
@@ -24,6 +24,8 @@ pub struct Match {
     pub destination_ports: Option<RangeInclusive<u16>>,
     /// The six bits of the DSCP.
     pub dscp: Option<u8>,
+    /// The server's name, by the place of its pattern; empty: any, or none.
+    pub names: Vec<PatternId>,
 }
 
 /// Rules in order; the first that matches decides.
@@ -51,11 +53,13 @@ pub enum RuleError {
 }
 
 impl Match {
-    /// Whether a packet with this header matches.
+    /// Whether a packet with this header matches; `name`: of its flow's server, where that is known.
     #[inline]
-    pub fn admits(&self, header: &Header) -> bool {
-        self.protocol
-            .is_none_or(|protocol| protocol == header.protocol)
+    pub fn admits(&self, header: &Header, name: Option<PatternId>) -> bool {
+        (self.names.is_empty() || name.is_some_and(|name| self.names.contains(&name)))
+            && self
+                .protocol
+                .is_none_or(|protocol| protocol == header.protocol)
             && port_matches(
                 self.destination_ports.as_ref(),
                 header.ports.map(|p| p.destination),
@@ -110,8 +114,9 @@ impl<A> Classifier<A> {
     }
 
     /// The application of the first rule that matches; `None` if none does.
-    pub fn application(&self, header: &Header) -> Option<&A> {
-        let (_, application) = self.rules.iter().find(|(rule, _)| rule.admits(header))?;
+    pub fn application(&self, header: &Header, name: Option<PatternId>) -> Option<&A> {
+        let mut rules = self.rules.iter();
+        let (_, application) = rules.find(|(rule, _)| rule.admits(header, name))?;
         Some(application)
     }
 }
@@ -153,13 +158,14 @@ mod tests {
             source_ports: Some(1024..=65_535),
             destination_ports: Some(5060..=5061),
             dscp: Some(46),
+            names: Vec::new(),
         }
     }
 
     #[test]
     fn a_rule_admits_what_meets_all_of_its_fields() {
-        assert!(matching().admits(&header()));
-        assert!(Match::default().admits(&header()));
+        assert!(matching().admits(&header(), None));
+        assert!(Match::default().admits(&header(), None));
         let failing = [
             Match {
                 source: Some("10.2.0.0/16".parse().unwrap()),
@@ -192,8 +198,19 @@ mod tests {
             },
         ];
         for rule in failing {
-            assert!(!rule.admits(&header()), "{rule:?}");
+            assert!(!rule.admits(&header(), None), "{rule:?}");
         }
+    }
+
+    #[test]
+    fn a_rule_for_names_admits_only_flows_with_one_of_them() {
+        let rule = Match {
+            names: vec![PatternId(3), PatternId(5)],
+            ..Match::default()
+        };
+        assert!(rule.admits(&header(), Some(PatternId(5))));
+        assert!(!rule.admits(&header(), Some(PatternId(4))));
+        assert!(!rule.admits(&header(), None));
     }
 
     #[test]
@@ -212,18 +229,18 @@ mod tests {
             (tcp, "tcp"),
         ])
         .unwrap();
-        assert_eq!(classifier.application(&header()), Some(&"voice"));
+        assert_eq!(classifier.application(&header(), None), Some(&"voice"));
         let other = Header {
             traffic_class: 0,
             ..header()
         };
-        assert_eq!(classifier.application(&other), Some(&"other udp"));
+        assert_eq!(classifier.application(&other, None), Some(&"other udp"));
         let gre = Header {
             protocol: 47,
             ports: None,
             ..header()
         };
-        assert_eq!(classifier.application(&gre), None);
+        assert_eq!(classifier.application(&gre, None), None);
     }
 
     #[test]
@@ -238,13 +255,13 @@ mod tests {
             ports: None,
             ..header()
         };
-        assert!(!matching().admits(&header));
+        assert!(!matching().admits(&header, None));
         let without = Match {
             source_ports: None,
             destination_ports: None,
             ..matching()
         };
-        assert!(without.admits(&header));
+        assert!(without.admits(&header, None));
     }
 
     #[test]

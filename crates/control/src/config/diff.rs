@@ -340,6 +340,7 @@ fn tenants(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
         let rest = Tenant {
             peers: Vec::new(),
             rules: Vec::new(),
+            class_apps: BTreeMap::new(),
             ..tenant.clone()
         };
         (tenant.name.to_string(), (rest, peers, rules))

@@ -107,8 +107,9 @@ impl TenantTemplate {
             _ => format!("addresses = {}\n", list(addresses)),
         };
         format!(
-            "\n# The network's packets. `prefixes` are the networks behind this gateway.\n[tenant.{table}]\n\
-             id = {id}\n{addresses}prefixes = {}\n{}",
+            "\n# The network's packets. `prefixes` are the networks behind this gateway. Packets are sorted into voice,\n\
+             # games, interactive, web, bulk and backup (docs/ip-tunnel.md).\n[tenant.{table}]\n\
+             id = {id}\n{addresses}prefixes = {}\n{}classes = \"auto\"\n",
             list(prefixes),
             mappings(map)
         )

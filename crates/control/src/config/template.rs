@@ -439,6 +439,8 @@ const REST: &str = "
 # While the gateway is stopped: \"block\" drops the tenant's packets, \"bypass\" sends them unencrypted by
 # the machine's other routes.
 #when_stopped = \"block\"
+# What no rule matches is sorted into built-in classes (docs/ip-tunnel.md): \"auto\", or \"off\".
+#classes = \"off\"
 # What may wait for each peer.
 #queue = \"1MiB\"
 # Networks behind each peer, and the application of class \"datagram\" that carries packets to them.
@@ -454,6 +456,7 @@ const REST: &str = "
 #source_ports = \"1024-65535\"
 #destination_ports = \"5004-5010\"
 #dscp = 46
+#domains = [\"*.zoom.us\"]
 
 # A tenant whose other sites reach the Internet by this gateway (docs/exit.md). IPv6 sources are replaced by
 # this machine's (\"nat\") or stay (\"routed\").

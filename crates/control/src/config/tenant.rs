@@ -5,6 +5,7 @@
 
 pub(super) mod check;
 mod check_members;
+mod classes;
 mod exit;
 mod mapping;
 mod member;
@@ -17,6 +18,7 @@ use std::{
 
 use ipnet::IpNet;
 use keiro_config::{Located, Report, TableReader, choice, type_name};
+use keiro_ip::classes::DomainPattern;
 use keiro_model::fairness::{
     aimd::{Aimd, Provider},
     controller::{ControllerConfig, Weight},
@@ -24,6 +26,7 @@ use keiro_model::fairness::{
 use keiro_units::{Bandwidth, ByteCount};
 use toml::{Spanned, de::DeValue};
 
+pub use self::classes::{ClassApp, Classes};
 pub use self::exit::{
     DEFAULT_PREFIXES, Exit, ExitIpv6, ForwardedProtocol, Internet, PortForward, WhenDown,
 };
@@ -32,8 +35,8 @@ pub use self::member::Member;
 pub use self::values::UPLINK_TABLES;
 use self::values::text;
 use self::values::{
-    addresses, decrease, device_queues, dscp, increase, interfaces, own_device, ports, prefix,
-    protocol, routing_table, tenant_id, tenants_max, unit, weight,
+    addresses, decrease, device_queues, domains, dscp, increase, interfaces, own_device, ports,
+    prefix, protocol, routing_table, tenant_id, tenants_max, unit, weight,
 };
 pub(crate) use self::values::{is_forwarded, prefixes};
 pub(super) use self::{
@@ -125,6 +128,10 @@ pub struct Tenant {
     pub peers: Vec<TenantPeer>,
     /// In order; the first that matches decides.
     pub rules: Vec<TenantRule>,
+    /// Whether what no rule matches is sorted into built-in classes.
+    pub classes: Classes,
+    /// The applications of the built-in classes, by that of the peer ([`TenantPeer::app`]).
+    pub class_apps: BTreeMap<AppIndex, Vec<ClassApp>>,
 }
 
 /// A prefix that a tenant has from the registry of its network and not from its file.
@@ -175,6 +182,8 @@ pub struct TenantRule {
     pub destination_ports: Option<RangeInclusive<u16>>,
     /// The six bits of the DSCP.
     pub dscp: Option<u8>,
+    /// The server has one of these names; empty: any, or none.
+    pub domains: Vec<DomainPattern>,
 }
 
 /// Which controller decides a tenant's windows.
@@ -309,6 +318,7 @@ const CONTROLLERS: &[(&str, TenantController)] = &[
     ("i2vfc", TenantController::I2vfc),
     ("open", TenantController::Open),
 ];
+const CLASSES: &[(&str, Classes)] = &[("off", Classes::Off), ("auto", Classes::Auto)];
 const WHEN_STOPPED: &[(&str, WhenStopped)] = &[
     ("block", WhenStopped::Block),
     ("bypass", WhenStopped::Bypass),
@@ -380,6 +390,7 @@ impl Reader<'_> {
         let weight = fields.optional(r, "weight", weight);
         let controller = fields.optional(r, "controller", |v| choice(v, CONTROLLERS));
         let when_stopped = fields.optional(r, "when_stopped", |v| choice(v, WHEN_STOPPED));
+        let classes = fields.optional(r, "classes", |v| choice(v, CLASSES));
         let device = fields.optional(r, "device", own_device);
         let device_queues = fields.optional(r, "device_queues", device_queues);
         let addresses = fields.optional(r, "addresses", addresses);
@@ -446,6 +457,8 @@ impl Reader<'_> {
             queue: value(queue).unwrap_or(DEFAULT_TENANT_QUEUE),
             peers: tenant_peers,
             rules,
+            classes: value(classes).unwrap_or_default(),
+            class_apps: BTreeMap::new(),
         };
         Some((tenant, spans))
     }
@@ -581,12 +594,14 @@ impl Reader<'_> {
         let source_ports = fields.optional(r, "source_ports", ports);
         let destination_ports = fields.optional(r, "destination_ports", ports);
         let dscp = fields.optional(r, "dscp", dscp);
+        let domains = fields.optional(r, "domains", domains);
         let nothing = source.is_none()
             && destination.is_none()
             && protocol.is_none()
             && source_ports.is_none()
             && destination_ports.is_none()
-            && dscp.is_none();
+            && dscp.is_none()
+            && domains.is_none();
         let at = fields.span_of("app");
         fields.refuse_unknown_keys(r);
         if nothing && !self.report.has_syntax_errors() && self.report.is_empty() {
@@ -612,6 +627,7 @@ impl Reader<'_> {
             source_ports: value(source_ports),
             destination_ports: value(destination_ports),
             dscp: value(dscp),
+            domains: value(domains).unwrap_or_default(),
         })
     }
 }

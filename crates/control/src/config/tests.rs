@@ -2,6 +2,7 @@
 
 use super::*;
 
+mod classes;
 mod files;
 mod interfaces;
 mod members;

@@ -123,7 +123,7 @@ impl Config {
         for direct in sites {
             config.add_direct_site(registry, direct);
         }
-        config
+        config.with_classes()
     }
 
     fn add_direct_site(&mut self, registry: &PublicRegistry, direct: &DirectSite) {

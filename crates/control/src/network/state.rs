@@ -71,15 +71,16 @@ impl NetworkState {
         })
     }
 
-    /// A configuration, which is as in its file, with the sites of the network.
+    /// A configuration, which is as in its file, with the sites of the network and the built-in classes.
     #[must_use]
     pub fn applied_to(&self, config: &Config) -> Config {
-        match self {
+        let with_sites = match self {
             Self::Nothing => config.clone(),
             Self::Hub(registry) => config.with_network(&NetworkView::Hub(registry)),
             Self::Branch(registry) => config.with_network(&NetworkView::Branch(registry)),
             Self::SecondHub(replica) => config.with_network(&NetworkView::SecondHub(replica)),
-        }
+        };
+        with_sites.with_classes()
     }
 }
 

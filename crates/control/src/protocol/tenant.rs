@@ -51,6 +51,57 @@ pub struct TenantSnapshot {
     pub dropped_packets: BTreeMap<String, u64>,
     /// By peer.
     pub peers: Vec<TenantPeerSnapshot>,
+    /// What was sorted into built-in classes, or by names of rules; absent: nothing is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub classes: Option<ClassesSnapshot>,
+}
+
+/// What was sorted into built-in classes and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ClassesSnapshot {
+    /// By class and kind of evidence.
+    pub sorted: Vec<SortedSnapshot>,
+    /// Flows with packets in the last minute that have carried most, at most 16.
+    pub flows: Vec<FlowSnapshot>,
+}
+
+/// What was sorted alike, in both directions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct SortedSnapshot {
+    /// Absent: no class, so that the application of the peer has carried it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// `none`, `common_port`, `dscp`, `dns`, `media`, `protocol`, `port`, `sni` or `volume`.
+    pub by: String,
+    pub flows: u64,
+    pub carried_packets: u64,
+    /// Of IP packets.
+    pub carried_bytes: u64,
+}
+
+/// A flow in both directions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct FlowSnapshot {
+    /// Of its first packet.
+    pub source: String,
+    pub destination: String,
+    /// The number of the protocol above IP.
+    pub protocol: u8,
+    /// Absent: the protocol has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_port: Option<u16>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub destination_port: Option<u16>,
+    /// Absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// Why, in words.
+    pub why: String,
+    pub carried_packets: u64,
+    pub carried_bytes: u64,
 }
 
 /// An exit to the Internet for other sites.

@@ -236,6 +236,10 @@ fn numbers_say_their_unit() {
         "weight",
         "table",
         "port",
+        "source_port",
+        "destination_port",
+        "protocol",
+        "flows",
     ];
     let units = [
         "_seconds",

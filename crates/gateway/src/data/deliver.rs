@@ -23,6 +23,7 @@ pub(super) const FORWARDED_PER_TICK: usize = 128;
 impl DataThread {
     /// Gives out what came from peers.
     pub(super) fn deliver(&mut self) {
+        let began = now();
         loop {
             let (peer, app, id, body) = match self.endpoint.poll_delivery() {
                 None => {
@@ -66,6 +67,7 @@ impl DataThread {
                     data,
                 }) => {
                     let packet = PacketFromPeer {
+                        now: began,
                         peer,
                         tenant,
                         ecn,

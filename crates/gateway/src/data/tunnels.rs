@@ -7,6 +7,7 @@
 mod counts;
 mod destinations;
 mod device;
+mod flow_sorter;
 mod next_hops;
 mod prefix_faults;
 mod tenant;
@@ -32,10 +33,12 @@ use keiro_linux::{
 };
 
 pub(crate) use self::counts::{Counts, ReceivedPackets};
+pub(crate) use self::flow_sorter::SortedFigures;
 pub(crate) use self::prefix_faults::{PrefixFault, PrefixMismatch};
 pub(crate) use self::tenant::{ExitSetup, PacketFromPeer, PeerSetup, TenantSetup};
 use self::{
     device::Device,
+    flow_sorter::FlowSorter,
     next_hops::NextHops,
     tenant::{IngressContext, PeerPacketAction, Tenant},
     transit::{TransitContext, TransitQueue},
@@ -52,6 +55,8 @@ pub(crate) struct TenantFigures {
     /// Its device is there.
     pub(crate) has_device: bool,
     pub(crate) counts: Counts,
+    /// `None`: nothing is sorted.
+    pub(crate) sorted: Option<SortedFigures>,
     pub(crate) peers: BTreeMap<PeerId, TenantSnapshot>,
     /// Peers that packets take before others that lead to the same networks.
     pub(crate) preferred: BTreeSet<PeerId>,
@@ -190,8 +195,13 @@ impl Tunnels {
             }
         }
         self.by_device.insert(setup.device, id);
-        let counts = before.map(|before| before.counts).unwrap_or_default();
+        let (counts, flows) = match before {
+            Some(before) => (before.counts, before.flows),
+            None => (Counts::default(), None),
+        };
+        let flows = FlowSorter::of(now, setup.sorts, &setup.patterns, flows, &self.seed);
         let mut tenant = Tenant::new(now, setup, counts);
+        tenant.flows = flows;
         let peers: Vec<PeerId> = tenant.peers.keys().copied().collect();
         for peer in peers {
             tenant.update_max_inner_packet(endpoint, peer);
@@ -466,6 +476,7 @@ impl Tunnels {
                 id: *id,
                 has_device: self.devices.contains_key(&tenant.setup.device),
                 counts: tenant.counts.clone(),
+                sorted: tenant.flows.as_ref().map(|flows| flows.figures(now)),
                 peers: tenant.peers.keys().filter_map(of_peer).collect(),
                 preferred: tenant
                     .peers

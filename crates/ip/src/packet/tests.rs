@@ -408,7 +408,7 @@ fn use_all(packet: &[u8], header: &Header) {
         (),
     )])
     .unwrap()
-    .application(header);
+    .application(header, None);
     let mut changed = packet.to_vec();
     ecn::set_ecn(&mut changed, version, Ecn::Ce);
     let _ = hop::decrement(&mut changed, version);

@@ -4,6 +4,7 @@ use std::{net::IpAddr, ops::RangeInclusive};
 
 use ipnet::IpNet;
 use keiro_config::{Located, ValueError, choice, quantity, shown, string, type_name};
+use keiro_ip::classes::{DomainPattern, PatternError};
 use keiro_model::fairness::controller::Weight;
 use keiro_units::Bandwidth;
 use toml::{Spanned, de::DeValue};
@@ -380,6 +381,33 @@ pub(super) fn protocol(value: &DeValue<'_>) -> Result<u8, ValueError> {
             "write \"tcp\", \"udp\", or 0 to 255",
         )
     })
+}
+
+/// Names of one rule. Ours.
+const DOMAINS_MAX: usize = 64;
+
+pub(super) fn domains(value: &DeValue<'_>) -> Result<Vec<DomainPattern>, ValueError> {
+    const EXAMPLE: &str = "write [\"*.zoom.us\"]";
+    let DeValue::Array(entries) = value else {
+        return Err(ValueError::new(
+            format!("this is {}", type_name(value)),
+            EXAMPLE,
+        ));
+    };
+    if entries.is_empty() || entries.len() > DOMAINS_MAX {
+        let message = format!("{} names; 1 to {DOMAINS_MAX} are possible", entries.len());
+        return Err(ValueError::new(message, EXAMPLE));
+    }
+    let pattern = |entry: &Spanned<DeValue<'_>>| {
+        let DeValue::String(text) = entry.get_ref() else {
+            let message = format!("this is {}", type_name(entry.get_ref()));
+            return Err(ValueError::new(message, EXAMPLE));
+        };
+        text.parse().map_err(|error: PatternError| {
+            ValueError::new(format!("{}: {error}", shown(text)), EXAMPLE)
+        })
+    };
+    entries.iter().map(pattern).collect()
 }
 
 pub(super) fn dscp(value: &DeValue<'_>) -> Result<u8, ValueError> {

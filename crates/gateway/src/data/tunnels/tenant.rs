@@ -11,6 +11,7 @@ use keiro_control::config::DEFAULT_PREFIXES;
 use keiro_core::{AppId, Endpoint, Instant, IpPacket, PeerId, TenantConfig, TenantId};
 use keiro_ip::{
     Header,
+    classes::{BuiltInClass, DomainPattern, Sorted},
     classify::{Classifier, Match},
     ecn::{self, Decapsulated, Ecn},
     flow::{FlowKey, FlowSeed},
@@ -25,6 +26,7 @@ use super::{
     counts::{Counts, ReceivedPackets},
     destinations::Destinations,
     device::Device,
+    flow_sorter::FlowSorter,
     next_hops::{DIRECT_SETTLE_TIME, NextHop, NextHops},
     prefix_faults::{PrefixFault, PrefixFaults},
 };
@@ -45,6 +47,10 @@ pub(crate) struct TenantSetup {
     pub(crate) exit: Option<ExitSetup>,
     /// Destinations of its packets are reported.
     pub(crate) notes_destinations: bool,
+    /// What no rule matches is sorted into built-in classes.
+    pub(crate) sorts: bool,
+    /// Names that rules are for.
+    pub(crate) patterns: Vec<DomainPattern>,
     pub(crate) peers: BTreeMap<PeerId, PeerSetup>,
 }
 
@@ -72,11 +78,14 @@ pub(crate) struct PeerSetup {
     /// Takes what no rule matches.
     pub(crate) app: AppId,
     pub(crate) rules: Vec<(Match, AppId)>,
+    /// The applications of built-in classes; empty: the tenant has none.
+    pub(crate) classes: Vec<(BuiltInClass, AppId)>,
 }
 
 /// A tenant's IP packet that a peer has sent.
 #[derive(Clone, Copy)]
 pub(crate) struct PacketFromPeer<'a> {
+    pub(crate) now: Instant,
     pub(crate) peer: PeerId,
     pub(crate) tenant: TenantId,
     /// The ECN bits of the outer header.
@@ -94,6 +103,8 @@ pub(super) struct Tenant {
     pub(super) faults: PrefixFaults,
     pub(super) answers: IcmpLimits,
     pub(super) destinations: Destinations,
+    /// `None`: it has no classes, and no rules for names.
+    pub(super) flows: Option<FlowSorter>,
     /// That of the last accepted packet: most that follow are the same.
     last_accepted_flow: Option<AcceptedFlow>,
 }
@@ -128,6 +139,7 @@ pub(super) struct TransitPacket {
     pub(super) header: Header,
     /// The ECN field that it goes on with.
     pub(super) ecn: Ecn,
+    pub(super) sorted: Sorted,
 }
 
 /// Where a packet of a peer goes that the device does not get.
@@ -140,6 +152,7 @@ pub(super) enum Onward {
 
 pub(super) struct Peer {
     rules: Classifier<AppId>,
+    classes: [Option<AppId>; BuiltInClass::ALL.len()],
     app: AppId,
     transit: bool,
     /// Longest packet that fits for every application of the tenant: the limit for segment sizes
@@ -205,8 +218,13 @@ impl Tenant {
             });
             // Until a path is known, the device's.
             let (app, max_inner_packet) = (of.app, setup.mtu);
+            let mut classes = [None; BuiltInClass::ALL.len()];
+            for (class, app) in &of.classes {
+                classes[*class as usize] = Some(*app);
+            }
             let peer_state = Peer {
                 rules,
+                classes,
                 app,
                 transit: of.transit,
                 max_inner_packet,
@@ -224,6 +242,7 @@ impl Tenant {
             faults: PrefixFaults::default(),
             answers: IcmpLimits::new(now),
             destinations: Destinations::default(),
+            flows: None,
             last_accepted_flow: None,
         }
     }
@@ -235,6 +254,7 @@ impl Tenant {
             return;
         };
         let apps = of.rules.iter().map(|(_, app)| *app).chain([of.app]);
+        let apps = apps.chain(of.classes.iter().map(|(_, app)| *app));
         let rooms = apps.filter_map(|app| endpoint.packet_room(peer, id, app));
         let room = rooms.min().and_then(|room| u16::try_from(room).ok());
         found.max_inner_packet = room.map_or(longest, |room| room.min(longest));
@@ -279,6 +299,7 @@ impl Tenant {
             return;
         };
         self.counts.stats.ingress_packets += segments.count() as u64 - 1;
+        let sorted = self.sort(with.now, &header, packet, segments.count() as u64);
         if self.setup.notes_destinations {
             self.destinations.note(with.now, header.destination);
         }
@@ -289,7 +310,15 @@ impl Tenant {
             self.counts.stats.to_internet_packets += segments.count() as u64;
             self.counts.stats.to_internet_bytes += length;
         }
-        self.send_segments(with, &header, hop.peer, segments);
+        self.send_segments(with, &header, hop.peer, sorted, segments);
+    }
+
+    /// What the flow of a packet of either direction is.
+    fn sort(&mut self, now: Instant, header: &Header, packet: &[u8], packets: u64) -> Sorted {
+        match &mut self.flows {
+            Some(flows) => flows.on_packet(now, header, packet, packets),
+            None => Sorted::default(),
+        }
     }
 
     /// The peer of a destination; `None`: it is behind none.
@@ -376,13 +405,14 @@ impl Tenant {
         with: &mut IngressContext<'_>,
         header: &Header,
         to: PeerId,
+        sorted: Sorted,
         mut segments: Segments<'_>,
     ) {
         let Some(peer) = self.peers.get(&to) else {
             return;
         };
         let id = self.setup.config.id;
-        let app = peer.app_of(header);
+        let app = peer.app_of(header, sorted);
         let Some(room) = with.endpoint.packet_room(to, id, app) else {
             self.counts.drops.no_path += segments.count() as u64;
             return self.answer_unreachable(with, header, to, segments);
@@ -508,8 +538,11 @@ impl Tenant {
             counts.drops.congested += 1;
             return PeerPacketAction::Dropped;
         };
+        let sorted = self.sort(from_peer.now, &header, packet, 1);
+        let counts = &mut self.counts;
         if let Some(peer) = self.peers.get(&from) {
-            let received = counts.received.entry(peer.app_of(&header)).or_default();
+            let app = peer.app_of(&header, sorted);
+            let received = counts.received.entry(app).or_default();
             received.add(ReceivedPackets {
                 packets: 1,
                 bytes: packet.len() as u64,
@@ -531,6 +564,7 @@ impl Tenant {
                 to,
                 header,
                 ecn,
+                sorted,
             });
         }
         let is_syn = header.protocol == keiro_ip::protocol::TCP
@@ -681,8 +715,12 @@ impl IcmpLimits {
 
 impl Peer {
     /// The application of a packet to it; of one that it sends, if its rules are the same.
-    pub(super) fn app_of(&self, header: &Header) -> AppId {
-        *self.rules.application(header).unwrap_or(&self.app)
+    pub(super) fn app_of(&self, header: &Header, sorted: Sorted) -> AppId {
+        if let Some(app) = self.rules.application(header, sorted.name) {
+            return *app;
+        }
+        let of_class = sorted.class.and_then(|class| self.classes[class as usize]);
+        of_class.unwrap_or(self.app)
     }
 }
 

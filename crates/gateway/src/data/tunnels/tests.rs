@@ -3,7 +3,7 @@
 use std::{net::Ipv4Addr, time::Duration};
 
 use keiro_core::{AppId, TenantConfig};
-use keiro_ip::{checksum::Sum, classify::Match, icmp::Reason};
+use keiro_ip::{checksum::Sum, classes::BuiltInClass, classify::Match, icmp::Reason};
 
 use super::{
     tenant::{ANSWERS_MAX, IcmpLimits, Onward, TokenBucket},
@@ -23,6 +23,7 @@ fn tenant() -> Tenant {
         transit: false,
         app: AppId(1),
         rules: Vec::new(),
+        classes: Vec::new(),
     };
     let setup = TenantSetup {
         config: TenantConfig::new(TenantId(1)),
@@ -32,6 +33,8 @@ fn tenant() -> Tenant {
         own: vec!["10.1.0.0/16".parse().unwrap()],
         exit: None,
         notes_destinations: false,
+        sorts: false,
+        patterns: Vec::new(),
         peers: BTreeMap::from([(PEER, peer("10.2.0.0/16")), (OTHER, peer("10.3.0.0/16"))]),
     };
     Tenant::new(Instant::ZERO, setup, Counts::default())
@@ -58,6 +61,7 @@ fn filtered(tenant: &mut Tenant, outer: u8, packet: &[u8]) -> Option<Vec<u8>> {
 
 fn from(peer: PeerId, ecn: u8, data: &[u8]) -> PacketFromPeer<'_> {
     PacketFromPeer {
+        now: Instant::ZERO,
         peer,
         tenant: TenantId(1),
         ecn,
@@ -528,4 +532,32 @@ fn an_exit_leads_to_what_is_nowhere_else_and_to_nothing_private() {
     let action = hub.filter_from_peer(&from(PEER, 0, &forged), &mut scratch);
     assert_eq!(action, PeerPacketAction::Dropped);
     assert_eq!(hub.counts.drops.peer_spoofed, 1);
+}
+
+#[test]
+fn a_packet_of_a_class_is_of_its_application_unless_a_rule_matches() {
+    let [by_class, by_rule] = [AppId(7), AppId(8)];
+    let received = |rules: Vec<(Match, AppId)>, sorts: bool| {
+        let mut setup = tenant().setup;
+        setup.sorts = sorts;
+        for peer in setup.peers.values_mut() {
+            peer.classes = vec![(BuiltInClass::Interactive, by_class)];
+            peer.rules = rules.clone();
+        }
+        let seed = FlowSeed::new(&[0; 16]);
+        let flows = FlowSorter::of(Instant::ZERO, setup.sorts, &[], None, &seed);
+        let mut tenant = Tenant::new(Instant::ZERO, setup, Counts::default());
+        tenant.flows = flows;
+        let mut query = packet([10, 2, 0, 1], [10, 1, 0, 1], 0);
+        query[23] = 53;
+        filtered(&mut tenant, 0, &query).expect("it passes");
+        tenant.counts.received.into_keys().collect::<Vec<_>>()
+    };
+    assert_eq!(received(Vec::new(), true), [by_class]);
+    assert_eq!(received(Vec::new(), false), [AppId(1)]);
+    let rule = Match {
+        destination_ports: Some(53..=53),
+        ..Match::default()
+    };
+    assert_eq!(received(vec![(rule, by_rule)], true), [by_rule]);
 }

@@ -9,7 +9,9 @@ use std::{net::IpAddr, ops::Range};
 
 use keiro_core::{Endpoint, Instant, IpPacket, PeerId, TenantId};
 use keiro_ip::{
-    Header, ecn,
+    Header,
+    classes::Sorted,
+    ecn,
     flow::{FlowKey, FlowSeed},
     fragment, hop,
     icmp::{self, REPLY_BYTES_MAX, Reason, ReplyFrom},
@@ -93,7 +95,7 @@ impl Tenant {
         let Some(peer) = self.peers.get(&to) else {
             return;
         };
-        let app = peer.app_of(header);
+        let app = peer.app_of(header, passing.sorted);
         let mut data = with.endpoint.spare_buffer(packet.len());
         data.copy_from_slice(packet);
         ecn::set_ecn(&mut data, header.version(), passing.ecn);
@@ -175,7 +177,7 @@ impl Tenant {
             self.counts.stats.suppressed_icmp_error_packets += 1;
             return;
         }
-        let app = peer.app_of(&header);
+        let app = peer.app_of(&header, Sorted::default());
         let packet = IpPacket {
             flow_hash: with.seed.number(&FlowKey::of(&header)) as u32,
             ecn: header.traffic_class & 3,

@@ -1,0 +1,124 @@
+//! `classes` of `[tenant.NAME]`: applications of the built-in classes.
+//!
+//! They belong to a peer as the application that carries its packets, and inherit its pin and its paths. Their names are those
+//! of the class and of that application, as in `voice@office`, or of the class and the site, as in `voice@tokyo`. The
+//! sender of a packet alone sorts it, so the peer's gateway need not have them.
+
+use std::time::Duration;
+
+use keiro_ip::classes::BuiltInClass;
+use keiro_units::Probability;
+
+use crate::config::{App, AppIndex, AppNeeds, Class, Config, Name};
+
+/// Whether a tenant's packets are sorted into built-in classes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Classes {
+    #[default]
+    Off,
+    Auto,
+}
+
+/// The application of a built-in class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClassApp {
+    pub class: BuiltInClass,
+    pub app: AppIndex,
+}
+
+impl Config {
+    /// This configuration, to which nothing is added any more, with the applications of built-in classes.
+    #[must_use]
+    pub fn with_classes(mut self) -> Self {
+        for number in 0..self.tenants.len() {
+            if self.tenants[number].classes == Classes::Off {
+                continue;
+            }
+            let of_peers = self.tenants[number].peers.iter().map(|of| of.app);
+            let of_peers: Vec<AppIndex> = of_peers.collect();
+            for base in of_peers {
+                let apps = self.apps_of_classes(base);
+                self.tenants[number].class_apps.insert(base, apps);
+            }
+        }
+        self
+    }
+
+    /// The applications beside `base`; those of another tenant with the same one are the same.
+    fn apps_of_classes(&mut self, base: AppIndex) -> Vec<ClassApp> {
+        let mut tenants = self.tenants.iter();
+        if let Some(known) = tenants.find_map(|tenant| tenant.class_apps.get(&base)) {
+            return known.clone();
+        }
+        let mut apps = Vec::new();
+        for class in BuiltInClass::ALL {
+            let of_base = &self[base];
+            let Some(name) = name_of(class, &of_base.name) else {
+                continue;
+            };
+            let mut found = self.apps.iter().position(|app| app.name == name);
+            // An application of the network that is named as the class, with needs of its own.
+            found = found.filter(|found| self.apps[*found].class == Class::Datagram);
+            let app = AppIndex(found.unwrap_or(self.apps.len()));
+            if found.is_none() {
+                let app = App {
+                    paths: of_base.paths,
+                    path: of_base.path,
+                    ..App::with_needs(name, of_base.peer, &needs_of(class))
+                };
+                self.apps.push(app);
+            }
+            apps.push(ClassApp { class, app });
+        }
+        apps
+    }
+}
+
+/// What a class needs. Delays are one way.
+fn needs_of(class: BuiltInClass) -> AppNeeds {
+    let (target_ms, loss_per_cent, essential) = match class {
+        // ITU-T G.114 asks for 150 ms from mouth to ear, of which coding and playing out take a third.
+        BuiltInClass::Voice => (Some(100), 1, Some(true)),
+        // ITU-T G.1035: players notice a round trip of some 100 ms.
+        BuiltInClass::Games => (Some(60), 1, None),
+        // ITU-T G.1010: less than 200 ms for a shell's echo, with the way back and the host.
+        BuiltInClass::Interactive => (Some(100), 1, Some(true)),
+        // ITU-T G.1010: 2 s for a page, which takes some ten ways.
+        BuiltInClass::Web => (Some(200), 1, None),
+        // Beyond it TCP gets a small part of the path's rate.
+        BuiltInClass::Bulk | BuiltInClass::Backup => (None, 2, Some(false)),
+    };
+    AppNeeds {
+        latency_target: target_ms.map(Duration::from_millis),
+        loss: Probability::from_ratio(loss_per_cent, 100),
+        essential,
+        ..AppNeeds::of_class(Class::Datagram)
+    }
+}
+
+/// `None`: it would be too long.
+fn name_of(class: BuiltInClass, base: &Name) -> Option<Name> {
+    let whose = match base.as_str().split_once('@') {
+        // Of a network: `office@tokyo`, and over the second hub `office@@tokyo`.
+        Some((_, site)) => site,
+        None => base.as_str(),
+    };
+    Name::of_class(class.name(), whose)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_application_of_a_network_gives_its_classes_the_sites_name() {
+        let name = |base: &Name| name_of(BuiltInClass::Voice, base).map(|name| name.to_string());
+        let expect = |text: &str| Some(text.to_owned());
+        assert_eq!(name(&Name::of("office", "tokyo")), expect("voice@tokyo"));
+        assert_eq!(name(&Name::of("office", "@tokyo")), expect("voice@@tokyo"));
+        let direct = Name::of_pair("office", "kobe", "tokyo").expect("it is short");
+        assert_eq!(name(&direct), expect("voice@kobe@tokyo"));
+        let longest = Name::new(&"x".repeat(crate::config::NAME_BYTES_MAX)).expect("a name");
+        assert_eq!(name(&longest), None);
+    }
+}

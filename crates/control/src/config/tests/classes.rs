@@ -1,0 +1,98 @@
+//! Applications of built-in classes.
+
+use super::*;
+
+const BASE: &str = r#"
+[gateway]
+name = "a"
+[[path]]
+name = "wan"
+local = "192.0.2.1:7600"
+rate = "10Mbit"
+[[peer]]
+name = "b"
+public_key = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="
+[[app]]
+name = "ip"
+class = "datagram"
+peer = "b"
+path = "wan"
+paths = "one"
+[tenant.blue]
+id = 1
+prefixes = ["10.1.0.0/16"]
+CLASSES
+[tenant.blue.peer.b]
+prefixes = ["10.2.0.0/16"]
+app = "ip"
+[tenant.red]
+id = 2
+prefixes = ["10.3.0.0/16"]
+CLASSES
+[tenant.red.peer.b]
+prefixes = ["10.4.0.0/16"]
+app = "ip"
+"#;
+
+fn with_classes(classes: &str) -> Config {
+    let text = BASE.replace("CLASSES", classes);
+    let config = Config::parse(&text, "f").unwrap_or_else(|error| panic!("{error}"));
+    config.with_classes()
+}
+
+#[test]
+fn each_class_is_an_application_of_the_peer_that_tenants_share() {
+    let config = with_classes("classes = \"auto\"");
+    let names: Vec<&str> = config.apps.iter().map(|app| app.name.as_str()).collect();
+    let expected = [
+        "ip",
+        "voice@ip",
+        "games@ip",
+        "interactive@ip",
+        "web@ip",
+        "bulk@ip",
+        "backup@ip",
+    ];
+    assert_eq!(names, expected);
+    let base = config.tenants[0].peers[0].app;
+    assert_eq!(config.tenants[0].class_apps, config.tenants[1].class_apps);
+    assert_eq!(config.tenants[0].class_apps[&base].len(), 6);
+    let [voice, bulk] = [1, 5].map(|number| &config.apps[number]);
+    assert_eq!(voice.latency_target, Some(Duration::from_millis(100)));
+    assert!(voice.is_essential() && !bulk.is_essential());
+    assert_eq!((bulk.latency_target, bulk.peer), (None, PeerIndex(0)));
+    // The operator's pin of the tenant's traffic holds for all of it.
+    assert!(config.apps.iter().all(|app| app.path == Some(PathIndex(0))));
+    assert_eq!(config.clone().with_classes().apps, config.apps);
+}
+
+#[test]
+fn without_the_key_nothing_is_added() {
+    for off in ["", "classes = \"off\""] {
+        assert_eq!(with_classes(off).apps.len(), 1);
+    }
+}
+
+#[test]
+fn a_rule_for_names_is_read_and_wrong_names_are_refused() {
+    let rule = |domains: &str| {
+        let rule = format!("[[tenant.blue.rule]]\napp = \"ip\"\ndomains = {domains}\n");
+        Config::parse(&(BASE.replace("CLASSES", "") + &rule), "f")
+    };
+    let config = rule("[\"*.Zoom.us\", \"erp.example.com\"]").expect("valid");
+    let read: Vec<String> = config.tenants[0].rules[0]
+        .domains
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(read, ["*.zoom.us", "erp.example.com"]);
+    for (wrong, part) in [
+        ("[]", "0 names"),
+        ("\"zoom.us\"", "this is text"),
+        ("[\"zoom us\"]", "not a domain name"),
+        ("[\"*zoom.us\"]", "not a domain name"),
+    ] {
+        let error = rule(wrong).expect_err(wrong).to_string();
+        assert!(error.contains("domains") && error.contains(part), "{error}");
+    }
+}
