@@ -503,6 +503,9 @@ pub(crate) enum Show {
     /// Tenants: device, weight, windows per path, what was dropped
     #[command(mut_arg("name", |name| name.add(names::tenants())))]
     Tenant(ShowOne),
+    /// What was sorted into built-in classes and why, and the largest flows of the last minute
+    #[command(mut_arg("name", |name| name.add(names::tenants())))]
+    Classes(ShowOne),
     /// At a branch, the other sites: direct or by the hub, and why
     Network(ShowAll),
     /// Clients of the message socket on other hosts: address, messages, what was refused

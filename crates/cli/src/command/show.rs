@@ -2,6 +2,7 @@
 //! gateway as text.
 
 mod app;
+mod classes;
 mod client;
 mod explanation;
 mod history;
@@ -55,6 +56,7 @@ pub(super) fn show_one(args: &args::Show) -> Result<(), Failure> {
             &measured.one
         }
         args::Show::Peer(one) | args::Show::Tenant(one) | args::Show::Client(one) => one,
+        args::Show::Classes(one) => return classes::show_classes(one),
         args::Show::Network(all) => return network::show_network(&all.query),
         args::Show::Egress(args) => return super::egress::show(args),
         args::Show::Route(args) => return super::egress::show_routes(args),
@@ -68,6 +70,7 @@ pub(super) fn show_one(args: &args::Show) -> Result<(), Failure> {
         args::Show::Client(_) => Request::ShowMessageClient { name },
         // The others have returned above.
         args::Show::Tenant(_)
+        | args::Show::Classes(_)
         | args::Show::Network(_)
         | args::Show::Egress(_)
         | args::Show::Route(_) => Request::ShowTenant { name },

@@ -1,5 +1,6 @@
 //! IP packets through two gateways, in namespaces. Needs root and iproute2, and fails without.
 
+mod classes;
 mod devices;
 mod direct;
 mod edges;
