@@ -65,7 +65,8 @@ impl Plan {
         self.apps.iter().enumerate().filter_map(place).collect()
     }
 
-    /// Whether an application is on a path that costs more than another one that is up, for the sake of its latency target.
+    /// Whether an application is on a path that costs more than another one that is up because the cheapest ones take
+    /// longer than its target by their delays alone.
     pub(crate) fn pays_for_target(
         &self,
         config: &Config,
@@ -74,12 +75,18 @@ impl Plan {
     ) -> bool {
         let app = &config[index];
         let planned = self.apps.get(index.0).filter(|app| app.path.is_some());
-        let planned = planned.map(|planned| planned.terms.price());
-        let to_peer = input.up.keys().filter(|(_, peer)| *peer == app.peer);
-        let terms = to_peer.map(|(path, peer)| input.terms(config, *path, *peer));
-        let open = terms.filter(|terms| !terms.is_spent);
-        let least = open.map(|terms| terms.price()).min();
-        app.latency_target.is_some() && least.is_some() && least < planned
+        let (Some(planned), Some(target)) = (planned, app.latency_target) else {
+            return false;
+        };
+        let to_peer = input.up.iter().filter(|((_, peer), _)| *peer == app.peer);
+        let priced = to_peer.filter_map(|((path, peer), sample)| {
+            let terms = input.terms(config, *path, *peer);
+            let delay = sample.map(|sample| sample.delay).or(config[*path].delay);
+            (!terms.is_spent).then(|| (terms.price(), delay.unwrap_or_default()))
+        });
+        // Of paths that cost the same, the one with the least delay.
+        let cheapest = priced.min();
+        cheapest.is_some_and(|(price, delay)| price < planned.terms.price() && delay > target)
     }
 
     /// How many applications it would move.
