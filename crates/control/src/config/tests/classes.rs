@@ -88,7 +88,7 @@ fn a_rule_for_names_is_read_and_wrong_names_are_refused() {
     assert_eq!(read, ["*.zoom.us", "erp.example.com"]);
     for (wrong, part) in [
         ("[]", "0 names"),
-        ("\"zoom.us\"", "this is text"),
+        ("\"zoom.us\"", "this is a text"),
         ("[\"zoom us\"]", "not a domain name"),
         ("[\"*zoom.us\"]", "not a domain name"),
     ] {

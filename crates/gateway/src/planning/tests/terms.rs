@@ -165,7 +165,7 @@ fn an_application_pays_for_its_target_only_beside_a_cheaper_path() {
     assert_eq!(pays(&input), [true, false, false]);
     assert_eq!(pays(&input.without(MODEM)), [false; 3], "there is no other");
     // One that the cheaper path is too narrow for does not pay for its delay.
-    let mut narrow = input.clone();
+    let mut narrow = input;
     let sample = PathSample {
         bandwidth: Bandwidth::from_bits_per_second(60_000),
         delay: Duration::from_millis(30),
