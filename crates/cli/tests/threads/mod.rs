@@ -122,8 +122,8 @@ pub(crate) fn assert_reduced(pid: i32, user: u32, main: u64, bounding: u64) {
     assert_protected(pid, user);
     let all = threads(pid);
     for (name, thread) in &all {
-        let capabilities = match name.as_str() {
-            "main" | "steering" => main,
+        let capabilities = match name.split(' ').next() {
+            Some("main" | "steering") => main,
             _ => 0,
         };
         let user = u64::from(user);

@@ -27,6 +27,7 @@ use keiro_linux::{
     jhash,
     nexthop::Nexthop,
     nft::{self, NftWatch},
+    privilege::{self, Capability},
     sock_diag::{self, DiagError, Ended as Report, EndedConnections},
 };
 use keiro_units::Instant;
@@ -361,6 +362,10 @@ impl Applier {
         let (orders, to_do) = mpsc::sync_channel::<Order>(1);
         let (done, outcomes) = mpsc::sync_channel(1);
         let work = move || {
+            // Nft needs no more. What cannot be given up is not used either.
+            if let Err(error) = privilege::reduce_thread(&[Capability::NetAdmin]) {
+                tracing::warn!(%error, "the thread of steering keeps its capabilities");
+            }
             while let Ok(order) = to_do.recv() {
                 let outcome = order.carry_out();
                 if done.send(outcome).is_err() {
