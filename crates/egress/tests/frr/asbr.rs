@@ -182,7 +182,9 @@ fn routes(server: &Host, table: u32) -> Routes {
         let segment = segment.map_or_else(|| line.to_owned(), |(segment, _)| segment.to_owned());
         (prefix.to_owned(), segment)
     };
-    lines.map(route).collect()
+    // A segment's own route is for probes.
+    let is_probe = |(prefix, segment): &(String, String)| prefix == segment;
+    lines.map(route).filter(|route| !is_probe(route)).collect()
 }
 
 use keiro_testing::wait_for_value as wait_until;
