@@ -11,6 +11,7 @@
 //! Another thread runs nft, since the event loop must not wait for it. [`crate::steering`] decides.
 
 mod script;
+mod wanted;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,7 +33,7 @@ use keiro_linux::{
 };
 use keiro_units::Instant;
 
-use self::script::{Changes, Script};
+use self::{script::{Changes, Script}, wanted::Wanted};
 use super::{
     KernelError, failed,
     plan::{Plan, of_peer},
@@ -49,12 +50,8 @@ pub(super) struct Driver {
     pub(super) all: Steering,
     config: Steered,
     ended: EndedConnections,
-    script: Script,
-    /// What the kernel has, or is about to have.
-    assigned: BTreeMap<IpNet, Assignment>,
+    wanted: Wanted,
     applier: Applier,
-    /// The assignments that the applier is making, by version.
-    sent: BTreeMap<IpNet, u64>,
     /// Nftables does not have what it should have: everything is to be made anew.
     rebuild: bool,
     /// Others may remove the table: firewalls replace all rules when they are reloaded.
@@ -135,10 +132,8 @@ impl Driver {
             all,
             config: config.clone(),
             ended,
-            script,
-            assigned: BTreeMap::new(),
+            wanted: Wanted::new(script),
             applier: Applier::start().map_err(KernelError::Thread)?,
-            sent: BTreeMap::new(),
             rebuild: false,
             watch,
             look: false,
@@ -178,26 +173,23 @@ impl Driver {
                 break;
             };
             updates.extend(self.updates(prefix, assignment.as_ref(), routes));
-            self.note(prefix, assignment);
+            self.wanted.note(prefix, assignment);
         }
         (updates, error)
     }
 
     /// Has nft make what has changed.
     pub(super) fn apply(&mut self, now: Instant) {
-        if self.rebuild && self.applier.is_idle && now >= self.apply_due {
+        if !self.applier.is_idle || self.rebuild && now < self.apply_due {
+            return;
+        }
+        if self.rebuild {
             self.rebuild = false;
-            self.script.forget_changes();
-            let versions = self
-                .assigned
-                .iter()
-                .map(|(prefix, one)| (*prefix, one.version));
-            self.sent = versions.collect();
-            let script = self.script.table(self.all.slots(), &self.assigned);
+            let script = self.wanted.table(self.all.slots());
             self.order(now, Some(script));
-        } else if let Some(script) = self.script.take_changes() {
+        } else if let Some(script) = self.wanted.take_changes() {
             self.order(now, Some(script));
-        } else if self.look && self.applier.is_idle && now >= self.apply_due {
+        } else if self.look && now >= self.apply_due {
             self.look = false;
             self.order(now, None);
         }
@@ -212,11 +204,10 @@ impl Driver {
     ) -> Vec<RouteUpdate> {
         let announces = |peer, prefix| routes.to(peer, prefix).is_some();
         self.all.on_routes(now, concerns, &announces);
-        let concerned = self.assigned.keys().filter(|prefix| concerns(**prefix));
-        let updates = concerned.flat_map(|prefix| {
-            let assignment = self.assigned.get(prefix);
-            self.updates(*prefix, assignment, routes)
-        });
+        let all = self.wanted.assigned.iter();
+        let concerned = all.filter(|(prefix, _)| concerns(**prefix));
+        let updates = concerned
+            .flat_map(|(prefix, assignment)| self.updates(*prefix, Some(assignment), routes));
         updates.collect()
     }
 
@@ -224,8 +215,8 @@ impl Driver {
     /// caller.
     pub(super) fn restart(&mut self, now: Instant, plan: &Plan) {
         self.all.restart(now, names(plan));
-        self.script.own = own(plan);
-        self.assigned.clear();
+        self.wanted.script.own = own(plan);
+        self.wanted.assigned.clear();
         self.rebuild = true;
         self.apply_due = now;
         // The answer to what was sent does not concern the new assignments.
@@ -251,7 +242,7 @@ impl Driver {
 
     fn read(&mut self, now: Instant, routes: Routes<'_>) -> Option<ForwardingError> {
         let announces = |peer, prefix| routes.to(peer, prefix).is_some();
-        let (all, config, seed) = (&mut self.all, &self.config, self.script.seed);
+        let (all, config, seed) = (&mut self.all, &self.config, self.wanted.script.seed);
         let mut count = 0;
         let taken = self.ended.take(READ_AT_ONCE, |report| {
             count += 1;
@@ -285,13 +276,12 @@ impl Driver {
                 Err(io::Error::other("the thread that runs nft has ended"))
             }
         };
-        let sent = std::mem::take(&mut self.sent);
         self.applier.is_idle = true;
         self.apply_due = now + self.pause;
         match outcome {
             Ok(Outcome::Applied(mut live)) => {
                 self.pause = PAUSE_MIN;
-                for (prefix, version) in sent {
+                for (prefix, version) in self.wanted.take_sent() {
                     let earlier = live.remove(&prefix).unwrap_or_default();
                     self.all.on_applied(prefix, version, &earlier);
                 }
@@ -314,20 +304,10 @@ impl Driver {
         }
     }
 
-    fn note(&mut self, prefix: IpNet, assignment: Option<Assignment>) {
-        let before = match &assignment {
-            Some(assignment) => self.assigned.insert(prefix, assignment.clone()),
-            None => self.assigned.remove(&prefix),
-        };
-        self.script.change(before.as_ref(), assignment.as_ref());
-        self.sent
-            .extend(assignment.map(|one| (prefix, one.version)));
-    }
-
     fn order(&mut self, now: Instant, script: Option<String>) {
         let order = Order {
             script,
-            prefixes: self.sent.keys().copied().collect(),
+            prefixes: self.wanted.sent(),
             ports: self.config.ports.clone(),
         };
         match self.applier.orders.try_send(order) {
@@ -392,7 +372,9 @@ impl Order {
                 false => Outcome::Missing,
             });
         };
-        nft::run(script)?;
+        if !script.is_empty() {
+            nft::run(script)?;
+        }
         Ok(Outcome::Applied(self.live()))
     }
 
