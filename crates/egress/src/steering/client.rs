@@ -193,7 +193,7 @@ impl Client {
                 _ if egress == self.egress => 0,
                 _ => self.control_run,
             };
-            if self.control_run >= CONTROL_RUN_MAX {
+            if egress == Egress::BestPath && self.control_run >= self.control_run_max(slots) {
                 return self.on_silent(now);
             }
         }
@@ -212,6 +212,15 @@ impl Client {
             true => self.end_block(now, settings, slots),
             false => Outcome::Nothing,
         }
+    }
+
+    /// The shortest run of connections by the best path that chance alone hardly produces.
+    fn control_run_max(&self, slots: &Slots) -> u32 {
+        let control = slots.share(Group::Control);
+        let grouped: f64 = self.groups.keys().map(|group| slots.share(*group)).sum();
+        let share = control / (control + (1.0 - grouped).max(0.0));
+        // Without connections by the peer in use, a run has no end and shows nothing.
+        (CONTROL_RUN_CHANCE.ln() / share.ln()).ceil() as u32
     }
 
     /// Nothing comes back by the peer in use.
@@ -463,6 +472,6 @@ const EVIDENCE_TIME: Duration = Duration::from_secs(24 * 3600);
 /// explored. Ours: chance alone does that once in 3,000 times.
 const SILENT_EXPECTED: f64 = 8.0;
 const SILENT_PAUSE: Duration = Duration::from_secs(3600);
-/// Connections by the best path that end one after the other while none ends by the peer in use,
-/// which has dozens of times more. Ours.
-const CONTROL_RUN_MAX: u32 = 4;
+/// The probability that connections by the best path end one after the other by chance, while none
+/// ends by the peer in use. Ours: with the default shares four do.
+const CONTROL_RUN_CHANCE: f64 = 1e-6;

@@ -409,6 +409,31 @@ fn a_prefix_returns_when_nothing_ends_by_its_peer() {
 }
 
 #[test]
+fn chance_alone_makes_no_peer_silent_where_the_control_is_large() {
+    let settings = Settings {
+        explore: 0.1,
+        ..STEER
+    };
+    let (mut steering, mut now) = (steering(settings, 2), Instant::ZERO);
+    let is_steered = |steering: &Steering| used(steering, client(1)) == Egress::Peer(PeerIndex(1));
+    run(&mut steering, &mut now, 2_000, second_is_nearer, is_steered);
+    let mut random = Random(7);
+    let ended = Ended {
+        client: client(1),
+        cookie: 0,
+        slot: steering.slots.range(Group::Control).start,
+        transfer: second_is_nearer(Egress::BestPath).transfer(&mut random),
+    };
+    // The control has 20 % and the peer 70 % of the connections: (2/9)^9 > 10^-6 > (2/9)^10.
+    for _ in 0..9 {
+        steering.on_ended(now, &ended, &everything);
+    }
+    assert!(is_steered(&steering));
+    steering.on_ended(now, &ended, &everything);
+    assert_eq!(last_decision(&mut steering).reason, SteeringReason::Silent);
+}
+
+#[test]
 fn a_peer_by_which_no_connection_ends_is_not_explored_any_more() {
     let (mut steering, mut random) = (steering(STEER, 2), Random(5));
     let now = Instant::ZERO;

@@ -206,6 +206,9 @@ fn new_connections_use_the_better_peer_and_live_ones_stay() {
 
     delay(&network, 0);
     with_clients(&network, "B is not better any more", || reverts() == 2);
+    // The other reasons for a return within an hour are a withdrawal and silence.
+    let one = explained(&socket).unwrap();
+    assert_eq!(one.silent, Vec::<String>::new(), "{one:?}");
     live_by(&network, &listener, 0);
     assert_eq!(by_b.transit(&network), 1, "it began before");
     drop(server);
