@@ -242,11 +242,11 @@ impl Driver {
 
     fn read(&mut self, now: Instant, routes: Routes<'_>) -> Option<ForwardingError> {
         let announces = |peer, prefix| routes.to(peer, prefix).is_some();
-        let (all, config, seed) = (&mut self.all, &self.config, self.wanted.script.seed);
+        let (all, script) = (&mut self.all, &self.wanted.script);
         let mut count = 0;
         let taken = self.ended.take(READ_AT_ONCE, |report| {
             count += 1;
-            if let Some(ended) = ended(&report, config, seed) {
+            if let Some(ended) = ended(&report, script) {
                 all.on_ended(now, &ended, &announces);
             }
         });
@@ -400,19 +400,20 @@ impl Order {
 }
 
 /// What steering counts of a report; `None`: a connection that is not steered.
-fn ended(report: &Report, config: &Steered, seed: u32) -> Option<Ended> {
-    let remote = report.ends.remote;
+fn ended(report: &Report, script: &Script) -> Option<Ended> {
+    let (local, remote) = (report.ends.local, report.ends.remote);
     let IpAddr::V6(address) = remote.ip() else {
         // Tables of egress peers have only IPv6 routes.
         return None;
     };
-    if !config.ports.contains(&report.ends.local.port()) {
+    let is_own = matches!(local.ip(), IpAddr::V6(local) if script.own.contains(&local));
+    if is_own || !script.ports.contains(&local.port()) {
         return None;
     }
     Some(Ended {
         client: remote.ip(),
         cookie: report.cookie,
-        slot: jhash::of_client(address, remote.port(), seed, SLOTS),
+        slot: jhash::of_client(address, remote.port(), script.seed, SLOTS),
         transfer: Transfer {
             rtt_min: report.rtt_min,
             data_segments: report.data_segments.into(),
@@ -461,3 +462,41 @@ const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Live connections looked at after a change; of more, some count that began before. Ours.
 const LIVE_MAX: usize = 1 << 18;
+
+#[cfg(test)]
+mod tests {
+    use keiro_linux::mptcp_pm::Ends;
+
+    use super::*;
+
+    #[test]
+    fn only_connections_that_the_rule_marks_are_counted() {
+        let script = Script {
+            seed: 1,
+            first_mark: 0x100,
+            ports: BTreeSet::from([443]),
+            own: BTreeSet::from(["2001:db8::e".parse().unwrap()]),
+            changes: Changes::default(),
+        };
+        let counts = |local: &str, remote: &str| {
+            let report = Report {
+                ends: Ends {
+                    local: local.parse().unwrap(),
+                    remote: remote.parse().unwrap(),
+                },
+                cookie: 1,
+                rtt_min: Duration::ZERO,
+                data_segments: 1,
+                retransmitted_segments: 0,
+                bytes_acked: 1,
+                busy: Duration::ZERO,
+            };
+            ended(&report, &script).is_some()
+        };
+        let client = "[2001:db8:1::1]:5000";
+        assert!(counts("[2001:db8::1]:443", client));
+        assert!(!counts("[2001:db8::1]:80", client));
+        assert!(!counts("[2001:db8::e]:443", client), "an EPE address");
+        assert!(!counts("192.0.2.1:443", "192.0.2.2:5000"));
+    }
+}
