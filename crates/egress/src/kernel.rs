@@ -221,7 +221,12 @@ impl Kernel {
             Some(config) => {
                 kernel.steering = Some(steering::Driver::open(config, &kernel.plan, now())?);
             }
-            None => drop(steering::remove_left().map_err(KernelError::Nft)?),
+            None => {
+                // A kernel without nftables has nothing to remove.
+                if let Err(error) = steering::remove_left() {
+                    tracing::warn!(%error, "marks of an earlier run may be left in nftables");
+                }
+            }
         }
         Ok(kernel)
     }

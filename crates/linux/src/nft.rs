@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeSet,
     io::{self, Read, Write},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -12,8 +12,10 @@ use caps::{CapSet, Capability};
 
 use crate::netlink_groups::NetlinkGroups;
 
-/// How long nft may take. Ours: a script of some rules takes milliseconds, and the caller waits.
+/// How long nft may take with a short script. Ours: some rules take milliseconds, and the caller waits.
 const TIME_MAX: Duration = Duration::from_secs(5);
+/// Bytes of a script for which it may take another second. Ours: it reads some megabytes a second.
+const BYTES_PER_SECOND: usize = 100_000;
 const POLL: Duration = Duration::from_millis(2);
 /// What is read of its messages.
 const MESSAGE_BYTES_MAX: u64 = 4096;
@@ -35,14 +37,14 @@ pub fn run(script: &str) -> io::Result<()> {
 /// # Errors
 /// As [`run`].
 pub fn has_table(family: &str, name: &str) -> io::Result<bool> {
+    // Listing one table fails alike if it is not there and if nft cannot look.
     let mut command = Command::new("nft");
-    command.args(["list", "table", family, name]);
-    match started(&mut command, "") {
-        Ok(()) => Ok(true),
-        // nft's own message; other failures have another kind.
-        Err(error) if error.kind() == io::ErrorKind::Other => Ok(false),
-        Err(error) => Err(error),
-    }
+    command
+        .args(["list", "tables", family])
+        .stdout(Stdio::piped());
+    let text = answered(&mut command, "")?;
+    let wanted = format!("table {family} {name}");
+    Ok(text.lines().any(|line| line.trim_end() == wanted))
 }
 
 /// Families of tables for IPv4 and IPv6, as nft calls them.
@@ -91,53 +93,55 @@ fn answered(command: &mut Command, input: &str) -> io::Result<String> {
         ),
         _ => error,
     })?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // Fits into the pipe; a program that has failed says why itself.
-        let _ = stdin.write_all(input.as_bytes());
-    }
-    let stdout = child.stdout.take();
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let limit = TIME_MAX + Duration::from_secs((input.len() / BYTES_PER_SECOND) as u64);
+    // Pipes beside the wait: one that is full holds the program up, and the limit ends that.
     thread::scope(|scope| {
-        // Beside the wait, so that a long answer does not hold the program up.
-        let answer = scope.spawn(|| {
-            let mut text = String::new();
-            if let Some(stdout) = stdout {
-                // What was read before an error counts.
-                let _ = stdout.take(ANSWER_BYTES_MAX).read_to_string(&mut text);
-            }
-            text
+        scope.spawn(|| {
+            // A program that has failed says why itself.
+            stdin.map(|mut stdin| stdin.write_all(input.as_bytes()))
         });
-        let outcome = wait(&mut child);
-        if outcome.is_err() {
+        let answer = scope.spawn(|| read_start(stdout, ANSWER_BYTES_MAX));
+        let message = scope.spawn(|| read_start(stderr, MESSAGE_BYTES_MAX));
+        let status = wait(&mut child, limit);
+        if status.is_err() {
             // It may have ended just now.
             let _ = child.kill();
             let _ = child.wait();
         }
-        outcome.map(|()| answer.join().unwrap_or_default())
+        let status = status?;
+        if status.success() {
+            return Ok(answer.join().unwrap_or_default());
+        }
+        let message = message.join().unwrap_or_default();
+        let first = message.lines().next().unwrap_or_default();
+        Err(io::Error::other(format!("nft: {first} ({status})")))
     })
 }
 
-fn wait(child: &mut Child) -> io::Result<()> {
-    let until = Instant::now() + TIME_MAX;
-    let status = loop {
+/// The first bytes of a pipe, whose rest is dropped.
+fn read_start(pipe: Option<impl Read>, most: u64) -> String {
+    let mut bytes = Vec::new();
+    if let Some(mut pipe) = pipe {
+        // What was read before an error counts.
+        let _ = pipe.by_ref().take(most).read_to_end(&mut bytes);
+        let _ = io::copy(&mut pipe, &mut io::sink());
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn wait(child: &mut Child, limit: Duration) -> io::Result<ExitStatus> {
+    let until = Instant::now() + limit;
+    loop {
         if let Some(status) = child.try_wait()? {
-            break status;
+            return Ok(status);
         }
         if Instant::now() >= until {
-            let why = format!("nft has not ended within {} s", TIME_MAX.as_secs());
+            let why = format!("nft has not ended within {} s", limit.as_secs());
             return Err(io::Error::new(io::ErrorKind::TimedOut, why));
         }
         thread::sleep(POLL);
-    };
-    if status.success() {
-        return Ok(());
     }
-    let mut message = String::new();
-    if let Some(stderr) = child.stderr.take() {
-        // What was read before an error counts.
-        let _ = stderr.take(MESSAGE_BYTES_MAX).read_to_string(&mut message);
-    }
-    let first = message.lines().next().unwrap_or_default();
-    Err(io::Error::other(format!("nft: {first} ({status})")))
 }
 
 /// The thread's CAP_NET_ADMIN passes to programs that it starts, until this is dropped.
@@ -189,5 +193,22 @@ impl NftWatch {
     /// Notifications from the kernel have ended.
     pub fn changed(&mut self) -> io::Result<bool> {
         self.0.changed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_input_and_long_messages_do_not_block() {
+        let long = "x".repeat(1 << 20);
+        // One that reads all and writes as much to both outputs, and one that never reads.
+        let mut command = Command::new("tee");
+        command.arg("/dev/stderr").stdout(Stdio::piped());
+        assert_eq!(answered(&mut command, &long).unwrap().len(), 1 << 20);
+        let mut command = Command::new("false");
+        let error = answered(command.stdout(Stdio::null()), &long).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::Other);
     }
 }

@@ -33,7 +33,10 @@ use keiro_linux::{
 };
 use keiro_units::Instant;
 
-use self::{script::{Changes, Script}, wanted::Wanted};
+use self::{
+    script::{Changes, Script},
+    wanted::Wanted,
+};
 use super::{
     KernelError, failed,
     plan::{Plan, of_peer},
@@ -42,7 +45,7 @@ use crate::{
     config::{Steered, TABLES_MAX},
     draining::Draining,
     forwarding::{ForwardingError, PeerIndex},
-    steering::{Assignment, Ended, Steering, figures::Transfer, prefix_of, slots::SLOTS},
+    steering::{Assignment, Egress, Ended, Steering, figures::Transfer, prefix_of, slots::SLOTS},
 };
 
 #[derive(Debug)]
@@ -54,6 +57,9 @@ pub(super) struct Driver {
     applier: Applier,
     /// Nftables does not have what it should have: everything is to be made anew.
     rebuild: bool,
+    /// Prefixes that have left their peer, or are new, while nftables could not be changed: its
+    /// marks are those of before, and without routes they have no effect.
+    withheld: BTreeSet<IpNet>,
     /// Others may remove the table: firewalls replace all rules when they are reloaded.
     watch: NftWatch,
     look: bool,
@@ -135,6 +141,7 @@ impl Driver {
             wanted: Wanted::new(script),
             applier: Applier::start().map_err(KernelError::Thread)?,
             rebuild: false,
+            withheld: BTreeSet::new(),
             watch,
             look: false,
             read_due: now + READ_EVERY,
@@ -164,18 +171,38 @@ impl Driver {
         error = error.or(self.take_outcome(now));
         // An error may hide a change.
         self.look |= self.watch.changed().unwrap_or(true);
-        if self.rebuild || !self.applier.is_idle || now < self.apply_due {
-            return (Vec::new(), error);
+        let mut updates = self.restored(routes);
+        if !self.rebuild && (!self.applier.is_idle || now < self.apply_due) {
+            return (updates, error);
         }
-        let mut updates = Vec::new();
         for _ in 0..ASSIGNED_AT_ONCE {
             let Some((prefix, assignment)) = self.all.poll_assignment() else {
                 break;
             };
+            if self.rebuild {
+                let before = self.wanted.set(prefix, assignment.clone());
+                if leaves(before.as_ref(), assignment.as_ref()) {
+                    self.withheld.insert(prefix);
+                }
+            } else {
+                self.wanted.note(prefix, assignment.clone());
+            }
             updates.extend(self.updates(prefix, assignment.as_ref(), routes));
-            self.wanted.note(prefix, assignment);
         }
         (updates, error)
+    }
+
+    /// The routes of prefixes that were withheld, once nftables is as it should be.
+    fn restored(&mut self, routes: Routes<'_>) -> Vec<RouteUpdate> {
+        if self.rebuild || !self.applier.is_idle {
+            return Vec::new();
+        }
+        let restored = std::mem::take(&mut self.withheld).into_iter();
+        let updates = restored.flat_map(|prefix| {
+            let assignment = self.wanted.assigned.get(&prefix);
+            self.updates(prefix, assignment, routes)
+        });
+        updates.collect()
     }
 
     /// Has nft make what has changed.
@@ -217,6 +244,7 @@ impl Driver {
         self.all.restart(now, names(plan));
         self.wanted.script.own = own(plan);
         self.wanted.assigned.clear();
+        self.withheld.clear();
         self.rebuild = true;
         self.apply_due = now;
         // The answer to what was sent does not concern the new assignments.
@@ -330,7 +358,8 @@ impl Driver {
                 table: self.table(*peer)?,
                 destination: prefix,
             };
-            let nexthop = assignment.and_then(|_| routes.to(*peer, prefix));
+            let led = assignment.filter(|_| !self.withheld.contains(&prefix));
+            let nexthop = led.and_then(|_| routes.to(*peer, prefix));
             Some(RouteUpdate { key, nexthop })
         });
         updates.collect()
@@ -396,6 +425,15 @@ impl Order {
             }
         }
         cookies
+    }
+}
+
+/// Whether a prefix must not have routes while the marks of its connections are those of before.
+fn leaves(before: Option<&Assignment>, after: Option<&Assignment>) -> bool {
+    match before.map(|before| before.egress) {
+        None => true,
+        Some(Egress::BestPath) => after.is_none(),
+        Some(peer) => after.is_none_or(|after| after.egress != peer),
     }
 }
 
@@ -468,6 +506,34 @@ mod tests {
     use keiro_linux::mptcp_pm::Ends;
 
     use super::*;
+
+    #[test]
+    fn a_prefix_that_leaves_its_peer_has_no_routes_until_its_marks_are_changed() {
+        let with = |egress| Assignment {
+            prefix: "2001:db8:1::/48".parse().unwrap(),
+            version: 1,
+            egress,
+            groups: BTreeMap::new(),
+            announced: BTreeSet::new(),
+        };
+        let [best, a, b] = [
+            Egress::BestPath,
+            Egress::Peer(PeerIndex(0)),
+            Egress::Peer(PeerIndex(1)),
+        ]
+        .map(with);
+        for (before, after, expected) in [
+            (Some(&a), Some(&best), true),
+            (Some(&a), Some(&b), true),
+            (Some(&a), None, true),
+            (Some(&best), None, true),
+            (None, Some(&best), true),
+            (Some(&a), Some(&a), false),
+            (Some(&best), Some(&a), false),
+        ] {
+            assert_eq!(leaves(before, after), expected, "{before:?} {after:?}");
+        }
+    }
 
     #[test]
     fn only_connections_that_the_rule_marks_are_counted() {
