@@ -229,6 +229,14 @@ pub fn reduce_thread(keep: &[Capability]) -> io::Result<Vec<Capability>> {
     Ok(left)
 }
 
+/// Gives up one capability of the calling thread, which is one of a daemon that needs it elsewhere. A refusal is logged.
+pub fn drop_in_thread(capability: Capability) {
+    let drop = |set| caps::drop(None, set, capability.raw()).map_err(failed);
+    if let Err(error) = drop(CapSet::Effective).and_then(|()| drop(CapSet::Permitted)) {
+        tracing::warn!(%error, "a thread keeps a capability");
+    }
+}
+
 /// Gives up all capabilities of the calling thread, which is one of a daemon that needs none. A refusal is logged.
 pub fn give_up_in_thread() {
     if let Err(error) = reduce_thread(&[]) {

@@ -371,10 +371,8 @@ impl Applier {
         let (orders, to_do) = mpsc::sync_channel::<Order>(1);
         let (done, outcomes) = mpsc::sync_channel(1);
         let work = move || {
-            // Nft needs no more. What cannot be given up is not used either.
-            if let Err(error) = privilege::reduce_thread(&[Capability::NetAdmin]) {
-                tracing::warn!(%error, "the thread of steering keeps its capabilities");
-            }
+            // Nft needs CAP_NET_ADMIN, as the daemon's first thread.
+            privilege::drop_in_thread(Capability::NetBindService);
             while let Ok(order) = to_do.recv() {
                 let outcome = order.carry_out();
                 if done.send(outcome).is_err() {
