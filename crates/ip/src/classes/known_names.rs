@@ -86,8 +86,8 @@ pub(super) const KNOWN_NAMES: &[(BuiltInClass, &[&str])] = &[
         Bulk,
         &[
             "archive.ubuntu.com",
+            "download.opensuse.org",
             "security.ubuntu.com",
-            "deb.debian.org",
             "delivery.mp.microsoft.com",
             "dl.google.com",
             "download.windowsupdate.com",

@@ -260,7 +260,7 @@ impl Office {
                 150e6,
                 false,
             ),
-            (Bulk, Listed("deb.debian.org"), 80, 6, 40e6, false),
+            (Bulk, Listed("archive.ubuntu.com"), 80, 6, 40e6, false),
             (
                 Bulk,
                 Handshake("objects.githubusercontent.com"),
