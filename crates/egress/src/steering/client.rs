@@ -33,7 +33,8 @@ pub(super) struct Client {
     windows: BTreeMap<Egress, Window>,
     sizes: Sizes,
     in_block: u64,
-    block_begun: Instant,
+    /// When the blocks of all windows began.
+    begun: [Instant; BLOCKS],
     pub(super) stage: Stage,
     /// No test begins before this number of connections.
     paused_until: u64,
@@ -67,6 +68,7 @@ pub(super) struct Test {
     pub(super) by_current: Figures,
     looks: usize,
     begun: u64,
+    begun_at: Instant,
 }
 
 /// Recent connections of one egress: those of the last blocks.
@@ -128,7 +130,7 @@ impl Client {
             windows: BTreeMap::new(),
             sizes: Sizes::default(),
             in_block: 0,
-            block_begun: now,
+            begun: [now; BLOCKS],
             stage: Stage::Explores,
             paused_until: 0,
             pause: PAUSE_MIN,
@@ -236,6 +238,11 @@ impl Client {
         let Stage::Confirms(test) = &mut self.stage else {
             return Outcome::Nothing;
         };
+        if now - test.begun_at > EVIDENCE_TIME {
+            self.stage = Stage::Explores;
+            self.hold_off();
+            return Outcome::Regroup;
+        }
         let overdue = self.connections - test.begun > TEST_CONNECTIONS_MAX;
         if test.by_candidate.connections < LOOKS[test.looks] && !overdue {
             return Outcome::Nothing;
@@ -270,20 +277,29 @@ impl Client {
 
     fn end_block(&mut self, now: Instant, settings: &Settings, slots: &Slots) -> Outcome {
         let in_block = std::mem::take(&mut self.in_block);
-        if now - self.block_begun > EVIDENCE_TIME {
-            self.windows.clear();
-        }
-        self.block_begun = now;
         let mut regroup = self.note_silences(now, in_block, slots);
-        let revert = self.revert_due();
+        self.drop_old(now);
+        let revert = self.revert_due(now);
         if revert.is_none() && matches!(self.stage, Stage::Explores) {
-            regroup |= self.begin_test(settings);
+            regroup |= self.begin_test(now, settings);
         }
         self.windows.values_mut().for_each(Window::roll);
+        self.begun.rotate_right(1);
+        self.begun[0] = now;
         match (revert, regroup) {
             (Some((reason, gain)), _) => Outcome::Revert(reason, gain),
             (None, true) => Outcome::Regroup,
             (None, false) => Outcome::Nothing,
+        }
+    }
+
+    /// Drops blocks that began too long ago.
+    fn drop_old(&mut self, now: Instant) {
+        for (block, begun) in self.begun.iter().enumerate() {
+            if now - *begun > EVIDENCE_TIME {
+                let windows = self.windows.values_mut();
+                windows.for_each(|window| window.0[block] = Figures::default());
+            }
         }
     }
 
@@ -314,7 +330,7 @@ impl Client {
     }
 
     /// Whether the gain by which the prefix was steered is gone.
-    fn revert_due(&mut self) -> Option<(SteeringReason, Option<Gain>)> {
+    fn revert_due(&mut self, now: Instant) -> Option<(SteeringReason, Option<Gain>)> {
         let (own, control) = match self.egress {
             Egress::BestPath => return None,
             own => (
@@ -328,13 +344,13 @@ impl Client {
             return Some((SteeringReason::NotBetter, Some(gain)));
         }
         if gain.low(KEPT_CONFIDENCE) > 0.0 {
-            self.shown = self.block_begun;
+            self.shown = now;
         }
         None
     }
 
     /// Begins to test the peer that seems best; whether there is one.
-    fn begin_test(&mut self, settings: &Settings) -> bool {
+    fn begin_test(&mut self, now: Instant, settings: &Settings) -> bool {
         let Some(current) = self.windows.get(&self.egress) else {
             return false;
         };
@@ -369,6 +385,7 @@ impl Client {
             by_current: Figures::default(),
             looks: 0,
             begun: self.connections,
+            begun_at: now,
         });
         true
     }
@@ -377,6 +394,9 @@ impl Client {
     pub(super) fn move_to(&mut self, now: Instant, egress: Egress, gain: Option<&Gain>) {
         (self.egress, self.since, self.shown) = (egress, now, now);
         self.control_run = 0;
+        // What is compared from here on is of the same time.
+        self.windows.remove(&egress);
+        self.windows.remove(&Egress::BestPath);
         self.stage = Stage::Explores;
         if let Some(gain) = gain.filter(|_| egress != Egress::BestPath) {
             self.reason = gain.metric;
