@@ -18,7 +18,7 @@ use std::{
     fs, io,
     net::{IpAddr, Ipv6Addr},
     sync::mpsc::{self, Receiver, SyncSender, TryRecvError},
-    thread,
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -26,6 +26,7 @@ use ipnet::IpNet;
 use keiro_linux::{
     epe::{RouteKey, RouteUpdate, State},
     jhash,
+    mptcp_pm::Ends,
     nexthop::Nexthop,
     nft::{self, NftWatch},
     privilege::{self, Capability},
@@ -93,7 +94,9 @@ impl Routes<'_> {
 #[derive(Debug)]
 struct Applier {
     is_idle: bool,
-    orders: SyncSender<Order>,
+    /// `None`: it is to end.
+    orders: Option<SyncSender<Order>>,
+    thread: Option<JoinHandle<()>>,
     outcomes: Receiver<io::Result<Outcome>>,
 }
 
@@ -168,7 +171,10 @@ impl Driver {
         self.read_due = now + READ_EVERY;
         let mut error = self.read(now, routes);
         self.all.handle_timeout(now);
-        error = error.or(self.take_outcome(now));
+        // Connections whose reports wait ended before an assignment that is confirmed now.
+        if self.read_due > now {
+            error = error.or(self.take_outcome(now));
+        }
         // An error may hide a change.
         self.look |= self.watch.changed().unwrap_or(true);
         let mut updates = self.restored(routes);
@@ -252,6 +258,8 @@ impl Driver {
 
     /// New connections take the best path; live ones stay where they are.
     pub(super) fn end(&mut self) -> Option<ForwardingError> {
+        // Its last script must not come after the removal.
+        self.applier.stop();
         let removed = nft::run(&Script::removal());
         let restored = fs::write(ACCEPT_MARKS, self.accepted_marks.trim());
         let error = removed.and(restored).err()?;
@@ -338,9 +346,10 @@ impl Driver {
             prefixes: self.wanted.sent(),
             ports: self.config.ports.clone(),
         };
-        match self.applier.orders.try_send(order) {
-            Ok(()) => self.applier.is_idle = false,
-            Err(_) => self.rebuild = true,
+        let orders = self.applier.orders.as_ref();
+        match orders.is_some_and(|orders| orders.try_send(order).is_ok()) {
+            true => self.applier.is_idle = false,
+            false => self.rebuild = true,
         }
         // Also where nothing but removals was sent.
         self.apply_due = now + self.pause;
@@ -380,14 +389,22 @@ impl Applier {
                 }
             }
         };
-        thread::Builder::new()
+        let thread = thread::Builder::new()
             .name("steering".to_owned())
             .spawn(work)?;
         Ok(Self {
-            orders,
+            orders: Some(orders),
+            thread: Some(thread),
             outcomes,
             is_idle: true,
         })
+    }
+
+    /// Waits for its last order. It takes no further one.
+    fn stop(&mut self) {
+        self.orders = None;
+        // A thread that has panicked does nothing more.
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
@@ -408,8 +425,12 @@ impl Order {
     /// The connections that may have begun before.
     fn live(&self) -> Cookies {
         let mut cookies = Cookies::new();
-        let is_port = |port| self.ports.contains(&port);
-        let live = match sock_diag::live(is_port, LIVE_MAX) {
+        let is_wanted = |ends: &Ends| {
+            let prefix = prefix_of(ends.remote.ip());
+            self.ports.contains(&ends.local.port())
+                && prefix.is_some_and(|prefix| self.prefixes.contains(&prefix))
+        };
+        let live = match sock_diag::live(is_wanted, LIVE_MAX) {
             Ok(live) => live,
             Err(error) => {
                 tracing::warn!(%error, "connections that began before a change count");
@@ -417,8 +438,7 @@ impl Order {
             }
         };
         for one in live {
-            let prefix = prefix_of(one.ends.remote.ip());
-            if let Some(prefix) = prefix.filter(|prefix| self.prefixes.contains(prefix)) {
+            if let Some(prefix) = prefix_of(one.ends.remote.ip()) {
                 cookies.entry(prefix).or_default().push(one.cookie);
             }
         }
@@ -501,8 +521,6 @@ const LIVE_MAX: usize = 1 << 18;
 
 #[cfg(test)]
 mod tests {
-    use keiro_linux::mptcp_pm::Ends;
-
     use super::*;
 
     #[test]

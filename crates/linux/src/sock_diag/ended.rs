@@ -86,29 +86,24 @@ pub struct Live {
     pub cookie: u64,
 }
 
-/// The TCP connections of the calling thread's namespace with one of these local ports, those that are being
+/// The TCP connections at IPv6 sockets of the calling thread's namespace that are wanted, those that are being
 /// established included; at most `most`.
 ///
 /// # Errors
 /// The kernel does not answer.
-pub fn live(is_port: impl Fn(u16) -> bool, most: usize) -> Result<Vec<Live>, DiagError> {
+pub fn live(is_wanted: impl Fn(&Ends) -> bool, most: usize) -> Result<Vec<Live>, DiagError> {
     let mut socket = Socket::open(libc::NETLINK_SOCK_DIAG)?;
-    let mut all = Vec::new();
-    for family in [libc::AF_INET, libc::AF_INET6] {
-        let write = |batch: &mut Batch| {
-            batch.raw(&[family as u8, libc::IPPROTO_TCP as u8, 0, 0]);
-            batch.raw(&LIVE_STATES.to_ne_bytes());
-            batch.raw(&[0; ID_BYTES]);
-        };
-        let found = socket.list(BY_FAMILY, DUMP, write, |found: &mut Vec<Live>, message| {
-            let live = identify(&message).filter(|_| message.kind == BY_FAMILY);
-            let ours = live.filter(|live| is_port(live.ends.local.port()));
-            found.extend(ours.filter(|_| all.len() + found.len() < most));
-        });
-        let found = found.map_err(error_of)?;
-        all.extend(found);
-    }
-    Ok(all)
+    let write = |batch: &mut Batch| {
+        batch.raw(&[libc::AF_INET6 as u8, libc::IPPROTO_TCP as u8, 0, 0]);
+        batch.raw(&LIVE_STATES.to_ne_bytes());
+        batch.raw(&[0; ID_BYTES]);
+    };
+    let found = socket.list(BY_FAMILY, DUMP, write, |found: &mut Vec<Live>, message| {
+        let live = identify(&message).filter(|_| message.kind == BY_FAMILY);
+        let wanted = live.filter(|live| found.len() < most && is_wanted(&live.ends));
+        found.extend(wanted);
+    });
+    found.map_err(error_of)
 }
 
 /// `struct inet_diag_msg`: ends and cookie.
@@ -193,7 +188,7 @@ mod tests {
         far.write_all(&[7; 30_000]).unwrap();
         near.read_exact(&mut [0; 30_000]).unwrap();
         let own = listener.local_addr().unwrap().port();
-        let found = match live(|port| port == own, 10) {
+        let found = match live(|ends| ends.local.port() == own, 10) {
             Ok(found) => found,
             Err(DiagError::Missing) => {
                 eprintln!("this kernel has no tcp_diag: left out");
@@ -225,6 +220,6 @@ mod tests {
         // The SYN counts as one.
         assert_eq!((one.bytes_acked, one.retransmitted_segments), (30_001, 0));
         assert!(!one.rtt_min.is_zero() && one.data_segments > 0, "{one:?}");
-        assert_eq!(live(|port| port == own, 10).unwrap(), []);
+        assert_eq!(live(|ends| ends.local.port() == own, 10).unwrap(), []);
     }
 }

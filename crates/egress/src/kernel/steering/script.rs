@@ -32,9 +32,9 @@ pub(super) struct Changes {
 }
 
 impl Script {
-    /// Removes the table, which must be there.
+    /// Removes the table; added first, so that the removal of one that is not there is no error.
     pub(super) fn removal() -> String {
-        format!("delete table {FAMILY} {TABLE}\n")
+        format!("table {FAMILY} {TABLE}\ndelete table {FAMILY} {TABLE}\n")
     }
 
     /// Makes the table anew, in one transaction.
