@@ -32,7 +32,7 @@ use crate::{handle::Handle, kernel::KernelView, status::TimedEvent};
 /// The event loop's reply to a request thread.
 pub(crate) enum Reply {
     /// An answer to which the kernel's state must be added.
-    Answer(Answer, Option<Box<KernelView>>),
+    Answer(Answer, Option<KernelView>),
     /// Events, until the daemon ends.
     Events(mpsc::Receiver<TimedEvent>),
 }

@@ -50,20 +50,13 @@ pub(super) fn settings(
         0.0..=0.9,
         "loss_max: write \"0%\" to \"90%\"",
     );
-    let confidence = share(
-        &it.confidence,
-        default.confidence,
-        0.5..=0.9999,
-        "confidence: write \"50%\" to \"99.99%\"",
+    let confidence = confidence(&it.confidence, default.confidence);
+    let again_after = at_least(
+        &it.again_after,
+        default.again_after,
+        AGAIN_MIN,
+        "again_after",
     );
-    let again_after = match &it.again_after {
-        None => Ok(default.again_after),
-        Some(time) if time.get_ref().0 >= AGAIN_MIN => Ok(time.get_ref().0),
-        Some(time) => {
-            let message = "again_after: at least \"1s\"".to_owned();
-            Err(LocatedError::new(time.span(), message))
-        }
-    };
     let held_out = report.keep(held_out);
     let prefix_bits = report.keep(prefix_bits);
     let prefixes_max = report.keep(prefixes_max);
@@ -112,6 +105,31 @@ pub(super) fn number<T: Copy + PartialOrd + std::fmt::Display>(
         Some(said) => {
             let message = format!("{key}: write {} to {}", fits.start(), fits.end());
             Err(LocatedError::new(said.span(), message))
+        }
+    }
+}
+
+/// How sure a comparison must be.
+pub(super) fn confidence(
+    said: &Option<Spanned<Text<Probability>>>,
+    default: f64,
+) -> Result<f64, LocatedError> {
+    let problem = "confidence: write \"50%\" to \"99.99%\"";
+    share(said, default, 0.5..=0.9999, problem)
+}
+
+pub(super) fn at_least(
+    said: &Option<Spanned<Text<Duration>>>,
+    default: Duration,
+    least: Duration,
+    key: &str,
+) -> Result<Duration, LocatedError> {
+    match said {
+        None => Ok(default),
+        Some(time) if time.get_ref().0 >= least => Ok(time.get_ref().0),
+        Some(time) => {
+            let message = format!("{key}: at least \"{}s\"", least.as_secs());
+            Err(LocatedError::new(time.span(), message))
         }
     }
 }

@@ -7,7 +7,7 @@ use keiro_units::{ByteCount, Probability};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::comparison::{number, share};
+use super::comparison::{at_least, confidence, number, share};
 use crate::steering::{Mode, Settings};
 
 /// Steering as configured.
@@ -57,12 +57,7 @@ pub(super) fn steered(
         0.0..=0.3,
         "confirm: write \"0%\", which moves nothing, to \"30%\"",
     );
-    let confidence = share(
-        &entry.confidence,
-        default.confidence,
-        0.5..=0.9999,
-        "confidence: write \"50%\" to \"99.99%\"",
-    );
+    let confidence = confidence(&entry.confidence, default.confidence);
     let moves = &entry.moves_per_minute;
     let moves = number(
         moves,
@@ -76,14 +71,7 @@ pub(super) fn steered(
         1..=100_000,
         "prefixes_max",
     );
-    let keep_for = match &entry.keep_for {
-        None => Ok(default.keep_for),
-        Some(time) if time.get_ref().0 >= KEEP_MIN => Ok(time.get_ref().0),
-        Some(time) => {
-            let message = "keep_for: at least \"10s\"".to_owned();
-            Err(LocatedError::new(time.span(), message))
-        }
-    };
+    let keep_for = at_least(&entry.keep_for, default.keep_for, KEEP_MIN, "keep_for");
     let most = i32::MAX as u32 - TABLES_MAX;
     let first_table = number(&entry.first_table, FIRST_TABLE, 1_000..=most, "first_table");
     let first_table = first_table.and_then(|first| free_tables(entry, first, tables));

@@ -142,7 +142,7 @@ impl<R: Role> Daemon<R> {
                     continue;
                 }
             };
-            let reply = Reply::Answer(answer, view.map(Box::new));
+            let reply = Reply::Answer(answer, view);
             // The client may have disconnected.
             let _ = asked.reply.send(reply);
         }
