@@ -9,14 +9,16 @@
 use std::{collections::BTreeMap, net::SocketAddr, path::Path, process::Command, time::Duration};
 
 use keiro_core::{
-    AppConfig, AppId, DatagramMeta, Delivery, DeliveryClass, Endpoint, EndpointConfig, FlowId,
-    Instant, IpPacket, NewDatagram, PathConfig, PathId, PeerConfig, PeerId, PrivateKey, SocketId,
-    StreamId, TenantConfig, TenantId, TransmitBuf,
+    DatagramMeta, Delivery, DeliveryClass, Endpoint, FlowId, Instant, IpPacket, NewDatagram,
+    PeerId, SocketId, StreamId, TenantConfig, TenantId, TransmitBuf,
 };
 use keiro_model::fairness::controller::ControllerConfig;
 use keiro_units::Bandwidth;
 
-const APP: AppId = AppId(7);
+mod ends;
+
+use ends::APP;
+
 const TENANT: TenantId = TenantId(1);
 const RATE: Bandwidth = Bandwidth::from_mbit_per_second(10_000);
 /// Turns before and while instructions are counted.
@@ -277,43 +279,17 @@ struct Pair {
 
 impl Pair {
     fn new(case: Case) -> Self {
-        let key = |end: usize| PrivateKey::from_bytes([end as u8 + 1; 32]);
-        let mut ends = [0, 1].map(|end| {
-            let config = EndpointConfig::new(key(end));
-            Endpoint::new(Instant::ZERO, config, [end as u8; 32])
-        });
-        let peers = [0, 1].map(|end| {
-            let mut peer = PeerConfig::new(key(1 - end).public_key());
-            peer.paths = vec![PathConfig {
-                id: PathId(0),
-                socket: SocketId(0),
-                remote: Some(SocketAddr::from(([192, 0, 2, 2 - end as u8], 7600))),
-                rate: Some(RATE),
-                mtu_max: 1500,
-                probe_limit: None,
-                terms: keiro_core::PathTerms::FREE,
-            }];
-            peer.apps = vec![AppConfig {
-                id: APP,
-                class: case.class,
-                latency_target: Some(Duration::from_millis(20)),
-                lifetime: None,
-                paths: vec![PathId(0)],
-                tenant: TenantId::ZERO,
-                is_spread: false,
-            }];
-            let id = ends[end].add_peer(Instant::ZERO, peer);
-            if let Some(controller) = case.controller {
+        let (mut ends, peers) = ends::configured(RATE, case.class);
+        if let Some(controller) = case.controller {
+            for (end, peer) in ends.iter_mut().zip(peers) {
                 let config = TenantConfig {
                     controller,
                     ..TenantConfig::new(TENANT)
                 };
-                ends[end]
-                    .set_tenant(Instant::ZERO, id, config)
+                end.set_tenant(Instant::ZERO, peer, config)
                     .expect("within the limit");
             }
-            id
-        });
+        }
         let mut pair = Self {
             case,
             now: Instant::ZERO,

@@ -6,12 +6,15 @@ use std::{net::SocketAddr, time::Duration};
 
 use divan::{Bencher, counter::BytesCount, counter::ItemsCount};
 use keiro_core::{
-    AppConfig, AppId, DatagramMeta, Delivery, DeliveryClass, Endpoint, EndpointConfig, FlowId,
-    Instant, NewDatagram, PathConfig, PathId, PeerConfig, PeerId, PrivateKey, SocketId, StreamId,
-    StreamSignal, TenantId, TransmitBuf,
+    DatagramMeta, Delivery, DeliveryClass, Endpoint, FlowId, Instant, NewDatagram, PeerId,
+    StreamId, StreamSignal, TransmitBuf,
 };
 use keiro_model::erasure;
 use keiro_units::Bandwidth;
+
+mod ends;
+
+use ends::APP;
 
 fn main() {
     divan::main();
@@ -32,37 +35,10 @@ struct Pair {
     opened: Vec<StreamId>,
 }
 
-const APP: AppId = AppId(7);
-
 impl Pair {
     fn new(class: DeliveryClass) -> Self {
-        let key = |end: usize| PrivateKey::from_bytes([end as u8 + 1; 32]);
-        let mut ends = [0, 1].map(|end| {
-            let config = EndpointConfig::new(key(end));
-            Endpoint::new(Instant::ZERO, config, [end as u8; 32])
-        });
-        let peers = [0, 1].map(|end| {
-            let mut peer = PeerConfig::new(key(1 - end).public_key());
-            peer.paths = vec![PathConfig {
-                id: PathId(0),
-                socket: SocketId(0),
-                remote: Some(SocketAddr::from(([192, 0, 2, 2 - end as u8], 7600))),
-                rate: Some(Bandwidth::from_mbit_per_second(1_000_000)),
-                mtu_max: 1500,
-                probe_limit: None,
-                terms: keiro_core::PathTerms::FREE,
-            }];
-            peer.apps = vec![AppConfig {
-                id: APP,
-                class,
-                latency_target: Some(Duration::from_millis(20)),
-                lifetime: None,
-                paths: vec![PathId(0)],
-                tenant: TenantId::ZERO,
-                is_spread: false,
-            }];
-            ends[end].add_peer(Instant::ZERO, peer)
-        });
+        let rate = Bandwidth::from_mbit_per_second(1_000_000);
+        let (ends, peers) = ends::configured(rate, class);
         let buf = TransmitBuf::new(40);
         let mut pair = Self {
             now: Instant::ZERO,
