@@ -123,7 +123,7 @@ enum Poll {
 }
 
 /// Between packets that are sent because their content has changed. Otherwise two routers on a link
-/// that repeats and reorders packets would answer each change of state by one of their own, without
+/// that repeats and reorders packets would answer each change of state by another, without
 /// end. Ours.
 const CHANGES_APART: Duration = Duration::from_millis(10);
 /// Not shorter than this while the session is not up (RFC 5880 §6.8.3).

@@ -356,7 +356,7 @@ static MTU_TOO_SMALL: EgressCause = Cause {
 static DUPLICATE_ADDRESS: EgressCause = Cause {
     id: "egress_duplicate_address",
     what: "another host on the link has an EPE address of this server, so that answers of clients go to either",
-    remedy: "an EPE address of its own in `[[peer]]` of each server",
+    remedy: "a different EPE address in `[[peer]]` of each server",
     check: |facts, _| {
         let all = facts.duplicates.iter();
         all.map(|(peer, address)| {

@@ -27,7 +27,7 @@ pub(crate) struct Bfd {
     /// `None`: no neighbour has BFD.
     thread: Option<Thread>,
     wanted: BTreeMap<NeighbourId, (SessionId, Wanted)>,
-    /// Each session has a number of its own, so that nothing about an ended one is taken for news of
+    /// Each session has a number that no other had, so that nothing about an ended one is taken for news of
     /// a neighbour that has its [`NeighbourId`] after a reload.
     next_session: u32,
     port: u16,

@@ -203,7 +203,7 @@ fn a_slower_interval_waits_for_the_neighbour_and_a_faster_one_does_not() {
         "faster at once"
     );
     assert_eq!(router.status().detection_time, Some(ms(600)));
-    // A change during a Poll Sequence needs one of its own.
+    // A change during a Poll Sequence needs another one.
     router.sessions.reconfigure(router.now, ID, config(ms(30)));
     router.receive(&Raw { last: 1, ..packet }).unwrap();
     assert_eq!(router.status().detection_time, Some(ms(600)));

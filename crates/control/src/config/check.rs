@@ -182,7 +182,7 @@ fn gateway_sockets(draft: &Draft, report: &mut Report<'_>) {
     }
 }
 
-/// Each local socket has a file of its own.
+/// Each local socket has its file.
 fn sockets(report: &mut Report, draft: &DraftGateway, gateway: &Gateway) {
     let hint = "give each its own file name";
     let mut refuse = |at: &Option<Range<usize>>, what: &str| {

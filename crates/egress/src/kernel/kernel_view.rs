@@ -1,7 +1,7 @@
 //! The kernel's state for the control socket: what the daemon has put there, from its own records, or
 //! what is there, read outside its event loop.
 //!
-//! Reading lists every route of the namespace, so a request for it is handled in a thread of its own.
+//! Reading lists every route of the namespace, so a request for it is handled in another thread.
 //! Threads inherit the daemon's namespace.
 
 use std::{collections::BTreeSet, net::IpAddr};

@@ -60,7 +60,7 @@ pub(super) enum Stage {
     Waits(Test, Gain, Instant),
 }
 
-/// A test of a peer that exploration has found better, with evidence of its own.
+/// A test of a peer that exploration has found better, with new evidence.
 #[derive(Debug)]
 pub(super) struct Test {
     pub(super) candidate: PeerIndex,

@@ -24,7 +24,7 @@ mod tls;
 pub use names::{DomainPattern, PatternError, PatternId};
 pub use sorter::{Count, FlowFigures, Sorted, Sorter};
 
-/// Kinds of traffic with needs of their own.
+/// Kinds of traffic with different needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BuiltInClass {
     /// Telephony and meetings, with their video.

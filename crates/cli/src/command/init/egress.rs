@@ -49,7 +49,7 @@ pub(super) fn asbr(args: &args::InitAsbr) -> Result<(), Failure> {
     crate::output::message!(
         "next: systemctl enable --now keiro-asbr, then keiro doctor --config {file}"
     );
-    crate::output::message!("at each content server, with EPE addresses of its own:");
+    crate::output::message!("at each content server, with different EPE addresses:");
     let reflectors = args.common.reflectors.iter();
     let reflectors: String = reflectors.map(|at| format!(" --reflector {at}")).collect();
     let peers = config.peers.iter();

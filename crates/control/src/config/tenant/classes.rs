@@ -57,7 +57,7 @@ impl Config {
                 continue;
             };
             let mut found = self.apps.iter().position(|app| app.name == name);
-            // An application of the network that is named as the class, with needs of its own.
+            // An application of the network that is named as the class, with other needs.
             found = found.filter(|found| self.apps[*found].class == Class::Datagram);
             let app = AppIndex(found.unwrap_or(self.apps.len()));
             if found.is_none() {

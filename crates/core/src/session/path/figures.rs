@@ -42,7 +42,7 @@ impl Path {
         }
     }
 
-    /// Every component counts in a set of its own; the gauges are added here.
+    /// Every component counts in its set; the gauges are added here.
     fn stats<'a>(
         &'a self,
         queued_bytes: u64,
