@@ -113,7 +113,9 @@ pub fn packets() -> Vec<Vec<u8>> {
         .map(sealed)
         .collect();
     all.push(all.concat());
-    let local = [6, 40, 5, 14, 7, 9, 5, 20, 6, 1, 5, 23, 3, 7, 1, 1, 4, 3, 4, 0, 0];
+    let local = [
+        6, 40, 5, 14, 7, 9, 5, 20, 6, 1, 5, 23, 3, 7, 1, 1, 4, 3, 4, 0, 0,
+    ];
     all.push([&local[..], &all.concat()].concat());
     all
 }

@@ -11,7 +11,7 @@ use keiro_bgp::{
     policy::Policy,
     record,
     rib::{NeighbourId, Path, Source},
-    speaker::{Action, Direction, Input, ConnectionId, NeighbourConfig, Speaker, SpeakerConfig},
+    speaker::{Action, ConnectionId, Direction, Input, NeighbourConfig, Speaker, SpeakerConfig},
 };
 use keiro_units::Instant;
 
@@ -158,7 +158,8 @@ impl Site {
                 let connection = ConnectionId::new(id, Direction::Outgoing);
                 if id == self.mirror_id() {
                     let now = self.now;
-                    self.mirror.handle(now, Input::IncomingConnection(NeighbourId(0)));
+                    self.mirror
+                        .handle(now, Input::IncomingConnection(NeighbourId(0)));
                     let accepted = std::iter::from_fn(|| self.mirror.poll_action());
                     let accepted = accepted.last() == Some(Action::Accept(NeighbourId(0)));
                     assert!(accepted, "the mirror takes it");
@@ -384,6 +385,7 @@ fn neighbour(asn: u32, number: u8) -> NeighbourConfig {
         export: Policy::permit_all(),
         passive: false,
         hold_time: 90,
+        extended_messages: true,
         add_path: false,
         graceful_restart: None,
         restarted: false,

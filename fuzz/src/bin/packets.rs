@@ -9,7 +9,7 @@ mod support;
 use std::time::Duration;
 
 use fuzz::{seeds, wire::Choices};
-use keiro_core::{NewDatagram, AppId, FlowId};
+use keiro_core::{AppId, FlowId, NewDatagram};
 use libfuzzer_sys::fuzz_target;
 use support::{DATAGRAMS, MESSAGES, Victim};
 
@@ -52,7 +52,11 @@ fn step(victim: &mut Victim, choices: &mut Choices<'_>) {
         _ => {
             let (now, app) = (victim.now, AppId::of_name(DATAGRAMS));
             let body = vec![what; len * 16];
-            let _ = victim.end.send_datagram(now, victim.peer, NewDatagram::new(app, FlowId(3), now, &body));
+            let _ = victim.end.send_datagram(
+                now,
+                victim.peer,
+                NewDatagram::new(app, FlowId(3), now, &body),
+            );
         }
     }
 }
