@@ -395,7 +395,7 @@ pub(crate) struct Drain {
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub(crate) wait: Text<Duration>,
     /// The border router's `control_socket`
-    #[arg(long, value_name = "PATH", default_value = DEFAULT_EGRESS_SOCKET, value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_BORDER_SOCKET, value_hint = ValueHint::FilePath)]
     pub(crate) socket: PathBuf,
     /// Print a JSON document instead of text; units are in the names of its fields
     #[arg(long)]
@@ -433,8 +433,10 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// The `control_socket` of the egress suite's daemons in their examples.
+/// The `control_socket` of a content server in its examples.
 pub(crate) const DEFAULT_EGRESS_SOCKET: &str = "/run/keiro/egress.sock";
+/// That of a border router.
+pub(crate) const DEFAULT_BORDER_SOCKET: &str = "/run/keiro/asbr.sock";
 
 /// Which gateway is asked.
 #[derive(Args, Debug)]
@@ -777,6 +779,19 @@ mod tests {
     use clap::CommandFactory;
 
     use super::{measure::host_and_port, *};
+
+    #[test]
+    fn a_drain_is_asked_of_the_border_router_whose_file_init_has_written() {
+        let parsed = Cli::try_parse_from(["keiro", "egress", "drain", "transit-a"]).unwrap();
+        let Command::Egress(Egress {
+            command: Some(EgressCommand::Drain(drain)),
+            ..
+        }) = parsed.command
+        else {
+            panic!("{parsed:?}");
+        };
+        assert_eq!(drain.socket, PathBuf::from(DEFAULT_BORDER_SOCKET));
+    }
 
     #[test]
     fn a_target_is_a_host_and_a_port_or_the_usual_one() {

@@ -109,7 +109,7 @@ impl FromStr for InitPeer {
             })
         };
         read().ok_or_else(|| {
-            "write it as NAME=ASN@ADDRESS, transit-a=65001@2001:db8:f:a::1".to_owned()
+            "write it as NAME=ASN@ADDRESS, for example transit-a=65001@2001:db8:f:a::1".to_owned()
         })
     }
 }
@@ -132,7 +132,8 @@ impl FromStr for InitEpe {
             })
         };
         read().ok_or_else(|| {
-            "write it as NAME=TARGET@ADDRESS, transit-a=65000:1@2001:db8:a:e::a".to_owned()
+            "write it as NAME=TARGET@ADDRESS, for example transit-a=65000:1@2001:db8:a:e::a"
+                .to_owned()
         })
     }
 }
