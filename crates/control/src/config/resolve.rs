@@ -118,12 +118,12 @@ impl Config {
             };
             self.paths.push(Path {
                 name: self.free_name(wanted),
+                is_metered: auto.is_metered(&interface.name),
                 origin: PathOrigin::Auto,
                 local: Local::Interface(local),
                 rate: auto.rate,
                 delay: None,
                 mtu_max: None,
-                is_metered: false,
                 budget: None,
                 role: PathRole::Primary,
                 cost: CostPerGb::ZERO,

@@ -243,6 +243,7 @@ const AUTO: &str = "\
 const AUTO_OPTIONS: &str = "\
 # Interfaces that never are; `*` stands for any letters. Default: those of containers and tunnels.
 #uplinks_exclude = [\"docker*\", \"veth*\"]
+#uplinks_metered = [\"wwan*\", \"eth2\"]   # charged by volume
 # What the gateway sends on each of them at most; what each carries is measured. Write a [[path]] for one with
 # another bound.
 #uplinks_rate = \"100Mbit\"

@@ -284,7 +284,7 @@ fn unknown_keys_get_the_nearest_known() {
         "colour",
         "6:1: unknown key `colour` in [gateway]; known keys are name, private_key_file, \
          control_socket, readonly_socket, message_socket, message_tcp, metrics, metrics_public, state_directory, \
-         scheduler, planner, tolerance, probe_share, socket_group, readonly_group, uplinks, uplinks_exclude, uplinks_rate, \
+         scheduler, planner, tolerance, probe_share, socket_group, readonly_group, uplinks, uplinks_exclude, uplinks_metered, uplinks_rate, \
          uplinks_port",
     );
 }

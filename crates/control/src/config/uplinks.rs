@@ -37,11 +37,16 @@ const DEFAULT_EXCLUDE: &[&str] = &[
     "zt*",
 ];
 
+/// Names that udev and the kernel give to interfaces of modems (systemd.net-naming-scheme(7)).
+const DEFAULT_METERED: &[&str] = &["ww*"];
+
 /// Paths by the interfaces that there are.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AutoUplinks {
     /// `uplinks_exclude`: interfaces that are never taken.
     pub exclude: Vec<Pattern>,
+    /// `uplinks_metered`: interfaces whose path is metered.
+    pub metered: Vec<Pattern>,
     /// `uplinks_rate`: what may be sent on each path. `None`: what it carries.
     pub rate: Option<Bandwidth>,
     /// `uplinks_port`: the UDP port of each.
@@ -84,20 +89,29 @@ impl Pattern {
 impl AutoUplinks {
     /// Whether an interface of this name may be an uplink.
     pub fn admits(&self, interface: &str) -> bool {
-        !self
-            .exclude
-            .iter()
-            .any(|pattern| pattern.matches(interface))
+        !matches_any(&self.exclude, interface)
     }
+
+    /// Whether the path of an interface of this name is metered.
+    pub fn is_metered(&self, interface: &str) -> bool {
+        matches_any(&self.metered, interface)
+    }
+}
+
+fn matches_any(patterns: &[Pattern], interface: &str) -> bool {
+    patterns.iter().any(|pattern| pattern.matches(interface))
+}
+
+fn default_patterns(names: &[&str]) -> Vec<Pattern> {
+    let patterns = names.iter().map(|text| Pattern((*text).to_owned()));
+    patterns.collect()
 }
 
 impl Default for AutoUplinks {
     fn default() -> Self {
         Self {
-            exclude: DEFAULT_EXCLUDE
-                .iter()
-                .map(|text| Pattern((*text).to_owned()))
-                .collect(),
+            exclude: default_patterns(DEFAULT_EXCLUDE),
+            metered: default_patterns(DEFAULT_METERED),
             rate: None,
             port: DEFAULT_PATH_PORT,
         }
@@ -108,10 +122,12 @@ impl Reader<'_> {
     /// `uplinks` and the keys beside it; `None`: paths are as they are written.
     pub(super) fn auto_uplinks(&mut self, fields: &mut TableReader<'_, '_>) -> Option<AutoUplinks> {
         let is_auto = fields.has("uplinks");
-        let spans = [EXCLUDE, RATE, PORT].map(|key| (key, fields.has(key), fields.span_of(key)));
+        let keys = [EXCLUDE, METERED, RATE, PORT];
+        let spans = keys.map(|key| (key, fields.has(key), fields.span_of(key)));
         let r = &mut self.report;
         fields.optional(r, "uplinks", auto);
         let exclude = fields.optional(r, EXCLUDE, patterns);
+        let metered = fields.optional(r, METERED, patterns);
         let rate = fields.optional(r, RATE, rate);
         let port = fields.optional(r, PORT, port);
         if !is_auto {
@@ -124,6 +140,7 @@ impl Reader<'_> {
         let default = AutoUplinks::default();
         Some(AutoUplinks {
             exclude: value(exclude).unwrap_or(default.exclude),
+            metered: value(metered).unwrap_or(default.metered),
             rate: value(rate),
             port: value(port).unwrap_or(default.port),
         })
@@ -131,6 +148,7 @@ impl Reader<'_> {
 }
 
 const EXCLUDE: &str = "uplinks_exclude";
+const METERED: &str = "uplinks_metered";
 const RATE: &str = "uplinks_rate";
 const PORT: &str = "uplinks_port";
 
@@ -145,7 +163,7 @@ fn auto(value: &DeValue<'_>) -> Result<(), ValueError> {
 }
 
 fn patterns(value: &DeValue<'_>) -> Result<Vec<Pattern>, ValueError> {
-    let hint = "write uplinks_exclude = [\"docker*\", \"eth1\"]";
+    let hint = "write a list of names, as [\"docker*\", \"eth1\"]";
     let DeValue::Array(items) = value else {
         return Err(ValueError::new(
             format!("this is {}", type_name(value)),
@@ -217,6 +235,19 @@ mod tests {
         }
         for name in ["eth0", "enp3s0", "wan", "wwan0", "ppp0", "vmbr0", "bond0.7"] {
             assert!(auto.admits(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn interfaces_of_modems_are_metered_by_default() {
+        let auto = AutoUplinks::default();
+        for (name, expected) in [
+            ("wwan0", true),
+            ("wwp0s20f0u6", true),
+            ("wlan0", false),
+            ("eth0", false),
+        ] {
+            assert_eq!(auto.is_metered(name), expected, "{name}");
         }
     }
 }
