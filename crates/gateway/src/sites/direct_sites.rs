@@ -317,7 +317,7 @@ impl fmt::Display for Ended {
             ),
             Self::Unreachable { at } => write!(
                 f,
-                "no answer from {}: a firewall, or an address translator that gives each destination another port",
+                "no answer from {}: a firewall, or symmetric NAT (another port for each destination)",
                 addresses(at)
             ),
             Self::NotApplied => f.write_str("the configuration with it could not be applied"),
