@@ -22,7 +22,7 @@ use crate::{
     },
     epoll_token as token,
     event_log::Line,
-    gateway::{Gateway, notify},
+    gateway::{Gateway, PlanningState, notify},
     replan::move_numbers,
     status::AppMove,
     steering::SAMPLE_INTERVAL,
@@ -317,7 +317,12 @@ impl Gateway {
         {
             self.sites.direct.on_closed(Stopwatch::now(), name);
         }
-        let (config, plan, input) = (&self.config, &self.planning.plan, &self.planning.input);
+        let PlanningState {
+            config,
+            plan,
+            input,
+            ..
+        } = &self.planning;
         let path_ids = self.active.path_ids();
         let numbers = |moved: &AppMove<'_>| {
             let index = |path: Option<PathId>| path.and_then(|path| path_ids.index(path));

@@ -14,21 +14,20 @@ use std::{
 use keiro_control::{
     config::{App, AppIndex, Config, CostPerGb, PathIndex, PathRole, PathTerms},
     protocol::{
-        AggregationSnapshot, AssignedBy, Candidate as CandidateView, DelaySummary, DelayTerms,
-        ExcessLossSnapshot, LineUseSnapshot, MoveThreshold, PathState, PathTermsSnapshot,
-        SharedLineSnapshot,
+        AggregationSnapshot, AssignedBy, Candidate as CandidateView, DelaySummary, LineUseSnapshot,
+        MoveThreshold, PathState, PathTermsSnapshot, SharedLineSnapshot,
     },
     rounded::{duration, percent},
 };
 use keiro_planner::{
-    delay::{Delay, Margin, Prediction},
+    delay::{Delay, Margin},
     plan::incumbent::ParameterValue,
 };
-use keiro_units::{Bandwidth, Probability};
+use keiro_units::Probability;
 
-use crate::planning::{
-    Candidate, ExcessLoss, ExpectedDelay, LineUse, MeasuredWorkload, MoveTrigger, SharedLines,
-    forecast::DelayForecast, rate_of_messages,
+use keiro_planning::{
+    Candidate, ExcessLoss, LineUse, MeasuredWorkload, MoveTrigger, SharedLines, delay_terms,
+    excess_loss, rate_of_messages,
 };
 
 /// The inputs of an explanation.
@@ -74,27 +73,6 @@ pub(crate) struct Subject<'a> {
 const BUDGET_SPENT: &str = "its budget of the month is used up";
 /// Why size, interval and copies of aggregates are what they are, with `controller = "none"`.
 pub(crate) const NO_CONTROLLER: &str = "no controller changes it";
-
-/// The terms of a prediction, for the protocol. `site_load`: what other gateways of the site send of
-/// Q.
-pub(crate) fn delay_terms(
-    prediction: &Prediction,
-    forecast: Option<&DelayForecast>,
-    expected: &ExpectedDelay,
-    site_load: Bandwidth,
-) -> DelayTerms {
-    let terms = &prediction.terms;
-    DelayTerms {
-        propagation_seconds: terms.propagation.as_secs_f64(),
-        length_bytes: terms.length.get() as f64,
-        rate_bits_per_second: terms.bandwidth.as_bits_per_second() as f64,
-        other_load_bits_per_second: terms.others.as_bits_per_second() as f64,
-        site_load_bits_per_second: site_load.as_bits_per_second() as f64,
-        paper_delay_seconds: prediction.delay.finite().map(|delay| delay.as_secs_f64()),
-        predicted_delay_seconds: expected.predicted_seconds(),
-        predicted: forecast.map(DelayForecast::percentiles).unwrap_or_default(),
-    }
-}
 
 impl Subject<'_> {
     /// [`Self::move_triggers`] for the protocol.
@@ -249,14 +227,6 @@ impl Subject<'_> {
                 format!("{mean}, {} late{tolerated}", duration(late))
             }
         }
-    }
-}
-
-/// What a path loses of an application, for the protocol.
-pub(crate) fn excess_loss(ExcessLoss { loss, tolerance }: ExcessLoss) -> ExcessLossSnapshot {
-    ExcessLossSnapshot {
-        loss_ratio: loss.get(),
-        tolerance_ratio: tolerance.get(),
     }
 }
 

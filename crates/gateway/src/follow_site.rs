@@ -16,11 +16,11 @@ use keiro_planner::{
     plan::incumbent::{Aim, Hysteresis, Settings},
     steer::PlanMode,
 };
+use keiro_planning::{Plan, PlannerInput, PlanningProblem};
 
 use crate::{
     data::command::DataThreadGone,
     gateway::Gateway,
-    planning::{Plan, PlannerInput, PlanningProblem},
     site::{SiteRole, inputs},
 };
 
@@ -95,7 +95,7 @@ impl Gateway {
     pub(crate) fn plan_in_site(&self, input: &PlannerInput, plan_mode: PlanMode) -> Plan {
         let (mut kept, mut free) = (input.clone(), input.clone());
         match (self.site.role(), self.config.gateway.planner) {
-            (SiteRole::Alone, _) | (_, Planner::Off) => return self.solve(input, plan_mode),
+            (SiteRole::Alone, _) | (_, Planner::Off) => return self.plan_alone(input, plan_mode),
             (SiteRole::Follows, _) => {
                 for (app, path) in &input.now {
                     kept.site.entry(*app).or_insert(*path);
@@ -105,28 +105,31 @@ impl Gateway {
                 free.site.clear();
                 // An operator asked for a plan from scratch.
                 if plan_mode == PlanMode::FromScratch {
-                    return self.solve(&free, plan_mode);
+                    return self.plan_alone(&free, plan_mode);
                 }
             }
         }
-        let answered = self.solve(&kept, plan_mode);
+        let answered = self.plan_alone(&kept, plan_mode);
         if answered.unmet() == 0 || kept.site == free.site {
             return answered;
         }
-        let alone = self.solve(&free, plan_mode);
+        let alone = self.plan_alone(&free, plan_mode);
         match alone.unmet() < answered.unmet() {
             true => alone,
             false => answered,
         }
     }
 
-    fn solve(&self, input: &PlannerInput, plan_mode: PlanMode) -> Plan {
-        let problem = PlanningProblem::new(&self.config, input);
-        problem.answer(
-            &self.config,
-            plan_mode,
-            self.planning.steering.forecast_state(),
-        )
+    /// The planner's answer, whatever a site has planned.
+    pub(crate) fn plan_alone(&self, input: &PlannerInput, plan_mode: PlanMode) -> Plan {
+        let begun = Stopwatch::now();
+        let config = &self.planning.config;
+        let problem = PlanningProblem::new(config, input);
+        let plan = problem.answer(config, plan_mode, self.planning.steering.forecast_state());
+        Plan {
+            took: begun.elapsed(),
+            ..plan
+        }
     }
 
     /// Notes which applications the plan puts on other paths than the site's plan does: that one

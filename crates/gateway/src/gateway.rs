@@ -22,6 +22,7 @@ use keiro_linux::{
     epoll::{Epoll, Waker},
     metrics_server::MetricsServer,
 };
+use keiro_planning::{Plan, PlannerConfig, PlannerInput};
 use sd_notify::NotifyState;
 
 use crate::{
@@ -37,10 +38,8 @@ use crate::{
     event_log::EventLog,
     handshake_time::HandshakeTime,
     history::HistoryRecorder,
-    loss_need::LossNeeds,
     message_tls::MessageTlsServer,
     packet_trace::PacketTraces,
-    planning::{Plan, PlannerInput},
     recent_events::RecentEvents,
     replan_backoff::Backoff,
     running_settings::RunningSettings,
@@ -113,10 +112,11 @@ pub(crate) struct Process {
 
 /// The plan in force, what it was made from, and when the next one is due.
 pub(crate) struct PlanningState {
+    /// What plans need of [`Gateway::config`], which it follows.
+    pub(crate) config: PlannerConfig,
     pub(crate) plan: Plan,
     pub(crate) input: PlannerInput,
     pub(crate) steering: Steering,
-    pub(crate) loss_needs: LossNeeds,
     /// Paths to which an operator assigned applications.
     pub(crate) operator_paths: BTreeMap<AppId, PathId>,
     pub(crate) backoff: Backoff,

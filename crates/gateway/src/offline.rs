@@ -1,16 +1,12 @@
 //! Planning from a configuration alone, for those who ask before anything runs.
 
+use std::{collections::BTreeMap, time::Instant as Stopwatch};
+
 use keiro_control::{
     config::{Config, Found, PathIndex, PathOrigin, Peer, PeerIndex},
     protocol::{ErrorResponse, PlanSnapshot, WhatIf},
 };
-
-use crate::{
-    planning::{
-        PlanMode, PlannerInput, PlanningProblem, forecast::ForecastState, what_if::suppose,
-    },
-    show::plan_snapshot,
-};
+use keiro_planning::{PlanMode, PlannerConfig, PlannerInput, Situation, forecast::ForecastState};
 
 /// What the gateway would plan if every path were up and nothing had been measured.
 ///
@@ -32,21 +28,19 @@ pub fn plan_of(config: &Config, what_if: &[WhatIf]) -> Result<PlanSnapshot, Erro
             .up
             .extend(paths.map(|path| ((path, PeerIndex(number)), None)));
     }
-    let forecast_state = ForecastState::default();
-    let answer = |config: &Config, input: &PlannerInput| {
-        PlanningProblem::new(config, input).answer(config, PlanMode::FromScratch, &forecast_state)
+    let situation = Situation {
+        config: &PlannerConfig::of(config),
+        input: &input,
+        forecast_state: &ForecastState::default(),
+        plan_mode: PlanMode::FromScratch,
+        now: &BTreeMap::new(),
     };
-    let supposed = suppose(config, &input, what_if)?;
-    let then = answer(&supposed.config, &supposed.input);
-    let newly_unmet = match what_if.is_empty() {
-        true => Vec::new(),
-        false => supposed.newly_unmet(&answer(config, &input), &then),
-    };
+    let begun = Stopwatch::now();
+    let plan = situation.plan_after(what_if)?;
     Ok(PlanSnapshot {
         changes: 0,
-        newly_unmet,
-        without_effect: supposed.without_effect,
-        ..plan_snapshot(&supposed.config, &then, &input.now, &input.shared)
+        planning_seconds: begun.elapsed().as_secs_f64(),
+        ..plan
     })
 }
 

@@ -6,10 +6,11 @@ use std::{
 };
 
 use keiro_planner::queueing::Spread;
+use keiro_planning::Workload;
 use keiro_store::history::{AppSample, Latest, Row, SeriesKey};
 use keiro_units::ByteCount;
 
-use crate::{planning::Workload, workload::INTERVAL_MIN};
+use crate::workload::INTERVAL_MIN;
 
 /// What applications sent before the restart, by name.
 #[derive(Default)]

@@ -94,8 +94,9 @@ impl PathIds {
 
 #[cfg(test)]
 mod tests {
+    use keiro_planning::testing::paper;
+
     use super::*;
-    use crate::planning::tests::paper;
 
     #[test]
     fn paths_keep_their_identifiers_and_removed_ones_are_not_reused() {

@@ -7,12 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use keiro_control::config::Config;
 use keiro_core::{AppId, PathId};
 use keiro_planner::delay::Terms;
+use keiro_planning::{Plan, PlannerConfig, PlannerInput, PlanningProblem};
 
-use crate::{
-    active::app_id,
-    path_ids::PathIds,
-    planning::{Plan, PlannerInput, PlanningProblem},
-};
+use crate::{active::app_id, path_ids::PathIds};
 
 /// Path and delay terms of each application in a plan.
 pub(crate) type PlannedTerms = BTreeMap<AppId, AppTerms>;
@@ -39,7 +36,7 @@ pub(crate) fn of_plan(config: &Config, path_ids: &PathIds, plan: &Plan) -> Plann
 /// Forgets delays that were measured under other terms than the present ones. `given`: the terms of
 /// the plan in force.
 pub(crate) fn forget_outdated(
-    config: &Config,
+    config: &PlannerConfig,
     path_ids: &PathIds,
     input: &mut PlannerInput,
     given: &PlannedTerms,
@@ -66,7 +63,7 @@ pub(crate) fn changed(before: &PlannedTerms, now: &PlannedTerms) -> Vec<AppId> {
 
 /// The terms of the present assignment.
 fn current_planned_terms(
-    config: &Config,
+    config: &PlannerConfig,
     path_ids: &PathIds,
     problem: &PlanningProblem,
 ) -> PlannedTerms {
@@ -87,14 +84,14 @@ mod tests {
 
     use keiro_control::config::{AppIndex, PathIndex, PeerIndex};
     use keiro_planner::steer::{PathSample, PlanMode};
+    use keiro_planning::{
+        MeasuredDelay,
+        forecast::ForecastState,
+        testing::{paper, placed},
+    };
     use keiro_units::{Bandwidth, ByteCount};
 
     use super::*;
-    use crate::planning::{
-        MeasuredDelay,
-        forecast::ForecastState,
-        tests::{paper, placed},
-    };
 
     #[test]
     fn apps_with_another_path_or_load_have_changed() {
@@ -134,6 +131,7 @@ mod tests {
             other.latency_target = None;
             other.length = Some(ByteCount::new(100));
         }
+        let planned = PlannerConfig::of(&config);
         let forecast_state = ForecastState::default();
         let with_delay = |delay_ms: u64| {
             let mut input = placed([0, 0, 0, 0, 1]);
@@ -154,17 +152,17 @@ mod tests {
             input
         };
         let plan_in_force =
-            PlanningProblem::new(&config, &with_delay(2)).present_plan(&config, &forecast_state);
+            PlanningProblem::new(&planned, &with_delay(2)).present_plan(&planned, &forecast_state);
         let mut path_ids = PathIds::default();
         path_ids.follow(&config);
         let given = of_plan(&config, &path_ids, &plan_in_force);
         let path_of_a5 = |delay_ms: u64, forgets: bool| {
             let mut input = with_delay(delay_ms);
             if forgets {
-                forget_outdated(&config, &path_ids, &mut input, &given);
+                forget_outdated(&planned, &path_ids, &mut input, &given);
             }
-            let problem = PlanningProblem::new(&config, &input);
-            let plan = problem.answer(&config, PlanMode::Revise, &forecast_state);
+            let problem = PlanningProblem::new(&planned, &input);
+            let plan = problem.answer(&planned, PlanMode::Revise, &forecast_state);
             plan.apps[4].path
         };
         let (stays, goes) = (Some(PathIndex(1)), Some(PathIndex(0)));

@@ -10,6 +10,7 @@ use keiro_control::{
     protocol::{DownReason, ErrorCode, ErrorResponse, EventKind},
 };
 use keiro_core::{AppId, PrivateKey};
+use keiro_planning::{PlanMode, PlannerConfig, PlannerInput, PlanningProblem};
 use sd_notify::NotifyState;
 
 use crate::{
@@ -21,10 +22,8 @@ use crate::{
     },
     follow_uplinks::look,
     gateway::{Gateway, notify},
-    loss_need::LossNeeds,
     message_tls,
     path_ids::PeerPath,
-    planning::{PlanMode, PlannerInput, PlanningProblem},
     start::load,
     uplinks::{Network, found_interfaces, withheld},
 };
@@ -170,6 +169,7 @@ impl Gateway {
         let warnings = config.warnings().iter().map(ToString::to_string).collect();
         let never_up = self.direct_sessions_that_are_down();
         self.config = config;
+        self.planning.config = PlannerConfig::of(&self.config);
         self.followed = found.clone();
         self.active.follow_paths(&self.config);
         self.note_budgets()?;
@@ -185,9 +185,9 @@ impl Gateway {
             let gathers = Command::SetAggregation(Box::new(aggregation(&self.config)));
             self.data.send(gathers)?;
         }
-        let problem = PlanningProblem::new(&self.config, &PlannerInput::default());
+        let problem = PlanningProblem::new(&self.planning.config, &PlannerInput::default());
         self.planning.plan = problem.answer(
-            &self.config,
+            &self.planning.config,
             PlanMode::FromScratch,
             self.planning.steering.forecast_state(),
         );
@@ -285,7 +285,6 @@ impl Gateway {
         self.status.follow(data::now(), &peers, &paths, &apps);
         self.planning.steering.follow(&paths, &apps, path_ids);
         self.budgets.retain_paths(&paths);
-        self.planning.loss_needs = LossNeeds::of(&self.config);
         let ids: BTreeSet<AppId> = self.config.apps.iter().map(app_id).collect();
         self.planning
             .operator_paths

@@ -8,7 +8,7 @@ use std::{
 };
 
 use keiro_control::{
-    config::{self, AppIndex, Config, PathIndex, PathTerms, PathUse, PeerIndex},
+    config::{self, AppIndex, PathIndex, PathTerms, PathUse, PeerIndex},
     protocol::EventKind,
 };
 use keiro_core::{AppId, AppSnapshot, Instant, PathSnapshot};
@@ -16,6 +16,10 @@ use keiro_model::workload::Workload as CoreWorkload;
 use keiro_planner::{
     queueing::{Spread, Statistic},
     steer::{PathHoldDown, PathSample},
+};
+use keiro_planning::{
+    MeasuredDelay, MeasuredWorkload, Plan, PlanMode, PlannerConfig, PlannerInput, PlanningProblem,
+    Workload, is_other_workload,
 };
 use keiro_units::ByteCount;
 use sd_notify::NotifyState;
@@ -27,10 +31,6 @@ use crate::{
     gateway::{Gateway, PlanningState, notify},
     path_ids::PeerPath,
     planned_terms::{forget_outdated, of_plan},
-    planning::{
-        MeasuredDelay, MeasuredWorkload, Plan, PlanMode, PlannerInput, PlanningProblem, Workload,
-        is_other_workload,
-    },
     replan_backoff::ReplanReason,
     send_history::Sent,
     status::MoveNumbers,
@@ -107,7 +107,9 @@ impl Gateway {
                 let last = || {
                     let last = self.planning.steering.preferred_path(app.id);
                     let last = last.and_then(|path| path_ids.index(path))?;
-                    let is_spent = input.terms(&self.config, last, config.peer).is_spent;
+                    let is_spent = input
+                        .terms(self.config[last].terms(), last, config.peer)
+                        .is_spent;
                     Some(last).filter(|_| !is_spent || config.is_essential())
                 };
                 let path = app.path.and_then(|path| path_ids.index(path));
@@ -191,7 +193,7 @@ impl Gateway {
             if app.peer != peer {
                 continue;
             }
-            let need = self.planning.loss_needs.get(index);
+            let need = self.planning.config.loss_needs.get(index);
             let excess = need.and_then(|need| self.planning.steering.excess_loss(to_peer, need));
             input
                 .excess_losses
@@ -268,8 +270,11 @@ impl Gateway {
 
     /// The present assignment, described as a plan.
     pub(crate) fn present_plan(&self, input: &PlannerInput) -> Plan {
-        let problem = PlanningProblem::new(&self.config, input);
-        problem.present_plan(&self.config, self.planning.steering.forecast_state())
+        let problem = PlanningProblem::new(&self.planning.config, input);
+        problem.present_plan(
+            &self.planning.config,
+            self.planning.steering.forecast_state(),
+        )
     }
 
     /// Samples every path. Plans again if a path differs from what was planned with, or may be
@@ -297,7 +302,7 @@ impl Gateway {
                     let configured_delay = self.config[index].delay;
                     let steering = &mut self.planning.steering;
                     steering.on_peer_terms(now, to_peer, path.peer_terms);
-                    let tolerances = self.planning.loss_needs.tolerances();
+                    let tolerances = self.planning.config.loss_needs.tolerances();
                     changed |=
                         self.planning
                             .steering
@@ -359,7 +364,7 @@ impl Gateway {
         });
         let path_ids = self.active.path_ids();
         forget_outdated(
-            &self.config,
+            &self.planning.config,
             path_ids,
             &mut asked,
             self.planning.steering.planned_terms(),
@@ -369,7 +374,7 @@ impl Gateway {
         asked.site.clone_from(&self.planning.input.site);
         self.planning
             .steering
-            .compute_backups(&self.config, &asked, &self.planning.plan);
+            .compute_backups(&self.planning.config, &asked, &self.planning.plan);
         self.forget_delays_of_changed()?;
         let unmet = self.planning.plan.unmet();
         let changes = self.planning.plan.changes(&self.planning.input.now);
@@ -442,8 +447,13 @@ impl Gateway {
                     paths.push(path);
                 }
             }
-            let PlanningState { plan, input, .. } = &self.planning;
-            let keeps_to_first = plan.pays_for_target(&self.config, input, AppIndex(number));
+            let PlanningState {
+                plan,
+                input,
+                config,
+                ..
+            } = &self.planning;
+            let keeps_to_first = plan.pays_for_target(config, input, AppIndex(number));
             let preference = Preference {
                 paths,
                 is_spread: app.paths == PathUse::Spread && !keeps_to_first,
@@ -456,12 +466,18 @@ impl Gateway {
     fn path_order(&self, peer: PeerIndex) -> PathOrder {
         let all = (0..self.config.paths.len()).map(PathIndex);
         let is_spent = |path: &PathIndex| {
-            let terms = self.planning.input.terms(&self.config, *path, peer);
+            let terms = self
+                .planning
+                .input
+                .terms(self.config[*path].terms(), *path, peer);
             terms.is_spent || self.active.is_spent(&self.config[*path])
         };
         let (spent, mut open): (Vec<PathIndex>, Vec<PathIndex>) = all.partition(is_spent);
         let price = |path: &PathIndex| {
-            let terms = self.planning.input.terms(&self.config, *path, peer);
+            let terms = self
+                .planning
+                .input
+                .terms(self.config[*path].terms(), *path, peer);
             terms.price()
         };
         // Stable: what costs the same stays in the order of the configuration.
@@ -572,7 +588,7 @@ impl Gateway {
             let measured = input.measured.get(&AppIndex(number));
             let limit = target.as_secs_f64() * (1.0 + tolerance);
             let path = now.path.map(|path| self.config[path].name.as_str());
-            let ratios = now.target_ratios(measured, limit);
+            let ratios = target_monitor::TargetRatios::of(now, measured, limit);
             let ratios = match is_measured {
                 true => ratios,
                 false => ratios.of_unmeasured(now.propagation_seconds() / limit),
@@ -609,7 +625,7 @@ impl Gateway {
 }
 
 pub(crate) fn move_numbers(
-    config: &Config,
+    config: &PlannerConfig,
     plan: &Plan,
     input: &PlannerInput,
     app: &str,
@@ -642,17 +658,17 @@ pub(crate) fn move_numbers(
 
 #[cfg(test)]
 mod tests {
+    use keiro_planning::{
+        forecast::ForecastState,
+        testing::{both_up, paper},
+    };
     use keiro_units::Bandwidth;
 
     use super::*;
-    use crate::planning::{
-        forecast::ForecastState,
-        tests::{both_up, paper},
-    };
 
     #[test]
     fn nothing_is_predicted_of_a_path_whose_delay_is_not_known_yet() {
-        let mut config = paper("", "");
+        let mut config = PlannerConfig::of(&paper("", ""));
         config.paths[0].delay = None;
         let mut input = both_up();
         let to = |input: &PlannerInput, path| {

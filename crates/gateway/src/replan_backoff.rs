@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant as Stopwatch};
 
-use crate::planning::{AppAssignment, Plan};
+use keiro_planning::{AppAssignment, Plan};
 
 /// Intervals between searches for a better plan, which grow while nothing changes.
 #[derive(Clone, Copy, Debug)]
@@ -81,13 +81,13 @@ impl Backoff {
 #[cfg(test)]
 mod tests {
     use keiro_control::config::AppIndex;
+    use keiro_planning::{
+        PlanMode, PlannerConfig, PlannerInput, PlanningProblem,
+        forecast::ForecastState,
+        testing::{all_on_a_path_that_takes_long, bulk, traffic_window},
+    };
 
     use super::*;
-    use crate::planning::{
-        PlanMode, PlannerInput, PlanningProblem,
-        forecast::ForecastState,
-        tests::{all_on_a_path_that_takes_long, bulk, traffic_window},
-    };
 
     #[test]
     fn the_interval_doubles_while_a_target_stays_unmet() {
@@ -112,6 +112,7 @@ mod tests {
     #[test]
     fn deferred_moves_are_planned_again_and_sooner_when_more_is_known() {
         let (config, mut input) = all_on_a_path_that_takes_long("exact", 65);
+        let config = PlannerConfig::of(&config);
         let forecast_state = ForecastState::default();
         let answer = |input: &PlannerInput| {
             PlanningProblem::new(&config, input).answer(&config, PlanMode::Revise, &forecast_state)

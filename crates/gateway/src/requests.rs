@@ -1,17 +1,18 @@
 //! Handlers of the control socket's requests.
 
+use std::time::Instant as Stopwatch;
+
 use keiro_control::{
     config::{AppIndex, Membership, PathIndex, Planner},
     protocol::{ErrorCode, ErrorResponse, PlanSnapshot, Request, Response, WhatIf},
 };
+use keiro_planning::{PlanMode, Situation, paths_in_use};
 
 use crate::{
     active::app_id,
     error_response::{internal, not_found},
     gateway::Gateway,
-    planning::{PlanMode, PlannerInput, PlanningProblem, what_if::suppose},
     reload::Reloaded,
-    show::{paths_in_use, plan_snapshot},
     site::SiteRole,
 };
 
@@ -147,7 +148,6 @@ impl Gateway {
 
     fn plan_now(&self, plan_mode: PlanMode, what_if: &[WhatIf]) -> Answer {
         self.refuse_without_planner()?;
-        let forecast_state = &self.planning.steering.forecast_state();
         self.with_view(|view| {
             // For hypothetical changes the other gateways' plans are unknown, so this gateway plans
             // alone.
@@ -158,13 +158,9 @@ impl Gateway {
                 true => view.input.alone(),
                 false => view.input.clone(),
             };
-            let plan = |input: &PlannerInput| {
-                let problem = PlanningProblem::new(&self.config, input);
-                problem.answer(&self.config, plan_mode, forecast_state)
-            };
             if what_if.is_empty() {
                 let plan = match alone {
-                    true => plan(&input),
+                    true => self.plan_alone(&input, plan_mode),
                     false => self.plan_in_site(&input, plan_mode),
                 };
                 let plan = view.plan(&plan, None);
@@ -174,19 +170,21 @@ impl Gateway {
                     ..plan
                 }));
             }
-            // Nothing is measured for hypothetical changes, so both plans use forecasts.
-            let input = input.unmeasured();
-            let plan = plan(&input);
-            let supposed = suppose(&self.config, &input, what_if)?;
-            let problem = PlanningProblem::new(&supposed.config, &supposed.input);
-            let then = problem.answer(&supposed.config, plan_mode, forecast_state);
-            let now = paths_in_use(&self.config, &view.input);
+            let config = &self.planning.config;
+            let situation = Situation {
+                config,
+                input: &input,
+                forecast_state: self.planning.steering.forecast_state(),
+                plan_mode,
+                now: &paths_in_use(config, &view.input),
+            };
+            let begun = Stopwatch::now();
+            let plan = situation.plan_after(what_if)?;
             Ok(Response::Plan(PlanSnapshot {
-                newly_unmet: supposed.newly_unmet(&plan, &then),
-                without_effect: supposed.without_effect,
+                planning_seconds: begun.elapsed().as_secs_f64(),
                 alone,
                 site,
-                ..plan_snapshot(&supposed.config, &then, &now, &supposed.input.shared)
+                ..plan
             }))
         })
     }

@@ -5,7 +5,6 @@ mod explanation;
 mod figures;
 mod model;
 mod path_in_use;
-mod plan;
 
 use std::{
     collections::BTreeMap,
@@ -26,13 +25,15 @@ use keiro_control::{
 use keiro_core::{self as core, DropCounters, SessionSnapshot};
 use keiro_linux::tcp::Mode;
 use keiro_model::aggregation::{Cause, ControllerKind, Decision};
+use keiro_planning::{
+    AppAssignment, Plan, PlannerInput, excess_loss, paths_in_use, plan_snapshot, workload_of,
+};
 use keiro_stats::{AppStats, CapacityStats, PathSocketStats, PeerStats};
 
 use self::figures::{
     aggregation, forward, listeners, path_state, summary, tcp_forward, tcp_listeners,
     with_local_figures,
 };
-pub(crate) use self::plan::{paths_in_use, plan_snapshot};
 use crate::{
     active::app_id,
     data::{
@@ -42,11 +43,10 @@ use crate::{
     },
     diagnosis::{path_diagnosis, path_fault, problems},
     error_response::internal,
-    explain::{NO_CONTROLLER, excess_loss, shared_line},
+    explain::{NO_CONTROLLER, shared_line},
     gateway::Gateway,
     metrics::{self, Page},
     path_ids::PeerPath,
-    planning::{AppAssignment, Plan, PlannerInput, workload_of},
     status::{aggregation_parameters, duplicate_key},
     workload::body_bytes,
 };
@@ -194,7 +194,7 @@ impl<'a> View<'a> {
 
     /// A plan beside the paths that are, or were `before` it was applied.
     pub(crate) fn plan(&self, planned: &Plan, before: Option<&PlannerInput>) -> PlanSnapshot {
-        let config = &self.gateway.config;
+        let config = &self.gateway.planning.config;
         let now = paths_in_use(config, before.unwrap_or(&self.input));
         PlanSnapshot {
             model: self.model(&self.apps()).0,
@@ -409,7 +409,7 @@ impl<'a> View<'a> {
             Some(_) => None,
             None => self.last_path(name, place),
         };
-        let needs = gateway.planning.loss_needs.get(index);
+        let needs = gateway.planning.config.loss_needs.get(index);
         let excess = path.and_then(|path| self.input.excess_loss(index, path));
         let (used, _) = workload_of(app, self.input.workloads.get(&index).copied());
         AppSnapshot {

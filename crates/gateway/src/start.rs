@@ -26,6 +26,9 @@ use keiro_linux::{
     privilege::RunAs,
     realtime, unix,
 };
+use keiro_planning::{
+    PlanMode, PlannerConfig, PlannerInput, PlanningProblem, forecast::ForecastState,
+};
 
 use crate::{
     active::{self, Active, Prepared},
@@ -46,11 +49,9 @@ use crate::{
     gateway::{ConfigFile, Counts, DataThreadLink, EventLoop, Gateway, PlanningState, Process},
     handshake_time::HandshakeTime,
     history::HistoryRecorder,
-    loss_need::LossNeeds,
     message_tls::{self, MessageTlsServer},
     options::Options,
     packet_trace::PacketTraces,
-    planning::{PlanMode, PlannerInput, PlanningProblem, forecast::ForecastState},
     privileges::{self, Privileges},
     random::random,
     recent_events::RecentEvents,
@@ -230,12 +231,13 @@ impl PlanningState {
     /// The plan before anything is measured.
     fn new(config: &Config) -> Self {
         let input = PlannerInput::default();
-        let problem = PlanningProblem::new(config, &input);
+        let config = PlannerConfig::of(config);
+        let problem = PlanningProblem::new(&config, &input);
         Self {
-            plan: problem.answer(config, PlanMode::FromScratch, &ForecastState::default()),
+            plan: problem.answer(&config, PlanMode::FromScratch, &ForecastState::default()),
             input,
             steering: Steering::default(),
-            loss_needs: LossNeeds::of(config),
+            config,
             operator_paths: BTreeMap::new(),
             backoff: Backoff::default(),
             needs_replan: false,

@@ -18,19 +18,18 @@ use keiro_planner::{
     },
     steer::{BackupPaths, PathHoldDown, PathSample, PlanMode, PreferredPaths, TrackedPath},
 };
+use keiro_planning::{
+    ExcessLoss, LossNeed, Plan, PlannerConfig, PlannerInput, PlanningProblem, Workload,
+    forecast::ForecastState, steady_capacity,
+};
 use keiro_units::{Bandwidth, Probability};
 
 use crate::{
     active::app_id,
     data::measure::DelayQuantiles,
-    loss_need::LossNeed,
     past_workloads::PastWorkloads,
     path_ids::{PathIds, PeerPath},
     planned_terms::{PlannedTerms, changed},
-    planning::{
-        ExcessLoss, Plan, PlannerInput, PlanningProblem, Workload, forecast::ForecastState,
-        steady_capacity,
-    },
     send_history::{SendHistory, Sent},
     steady_terms::SteadyTerms,
     workload::body_bytes,
@@ -275,13 +274,13 @@ impl Steering {
     ) {
         let mut least: BTreeMap<PeerIndex, Price> = BTreeMap::new();
         for (path, peer) in input.up.keys() {
-            let price = input.terms(config, *path, *peer).price();
+            let price = input.terms(config[*path].terms(), *path, *peer).price();
             let least = least.entry(*peer).or_insert(price);
             *least = price.min(*least);
         }
         let costs_more = |(app, path): &(&AppIndex, &PathIndex)| {
             let peer = config[**app].peer;
-            let price = input.terms(config, **path, peer).price();
+            let price = input.terms(config[**path].terms(), **path, peer).price();
             least.get(&peer).is_some_and(|least| *least < price)
         };
         let costly = input.now.iter().filter(costs_more);
@@ -345,7 +344,7 @@ impl Steering {
     /// Plans for the failure of each path, starting from `planned`.
     pub(crate) fn compute_backups(
         &mut self,
-        config: &Config,
+        config: &PlannerConfig,
         input: &PlannerInput,
         planned: &Plan,
     ) {
@@ -514,9 +513,10 @@ delay = "2ms"
         let config = two_peers();
         let (slow, quick) = (PathIndex(0), PathIndex(1));
         let (to_b, to_c) = (AppIndex(0), AppIndex(1));
+        let planned = PlannerConfig::of(&config);
         let plan = |input: &PlannerInput| {
-            let problem = PlanningProblem::new(&config, input);
-            problem.answer(&config, PlanMode::Revise, &ForecastState::default())
+            let problem = PlanningProblem::new(&planned, input);
+            problem.answer(&planned, PlanMode::Revise, &ForecastState::default())
         };
         let pairs = [slow, quick].map(|path| [0, 1].map(|peer| (path, PeerIndex(peer))));
         let all = PlannerInput {
@@ -530,7 +530,7 @@ delay = "2ms"
         let before = plan(&all);
         assert_eq!(before.paths(), [(to_b, quick), (to_c, quick)].into());
         let mut steering = Steering::default();
-        steering.compute_backups(&config, &all, &before);
+        steering.compute_backups(&planned, &all, &before);
 
         let mut one = all.clone();
         one.now = before.paths();
@@ -541,7 +541,7 @@ delay = "2ms"
         assert_eq!(after.paths(), one.now);
 
         // And a little later to the other.
-        steering.compute_backups(&config, &one, &after);
+        steering.compute_backups(&planned, &one, &after);
         let mut none = one.clone();
         none.up.remove(&(quick, PeerIndex(1)));
         steering.apply_failover(&config, &one, &mut none);
@@ -560,7 +560,8 @@ delay = "2ms"
             ..PlannerInput::default()
         };
         change(&mut input);
-        PlanningProblem::new(config, &input).present_plan(config, &ForecastState::default())
+        let config = PlannerConfig::of(config);
+        PlanningProblem::new(&config, &input).present_plan(&config, &ForecastState::default())
     }
 
     /// The window of 30 s that ends after `windows`; both have sent so many messages of 10 kB in

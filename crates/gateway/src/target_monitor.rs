@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use keiro_control::protocol::JudgedBy;
 use keiro_core::Instant;
+use keiro_planner::{delay::Delay, queueing::Statistic};
+use keiro_planning::{AppAssignment, FORECAST_ERROR, MeasuredDelay};
 
 /// A verdict and its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +49,6 @@ pub(crate) enum Transition {
     MetAgain,
 }
 
-/// Relative error of forecast 99th percentiles.
-pub(crate) const FORECAST_ERROR: f64 = 0.2;
 /// Relative error of eq. 3: the worst means of the experiment `prediction/error`.
 const EQUATION_ERROR: f64 = 1.0;
 /// How long verdicts of a better source are kept. Ours: as long as measured delays are shown.
@@ -98,6 +98,30 @@ impl TargetState {
 }
 
 impl TargetRatios {
+    /// Delays relative to the latency target with tolerance, which is `limit` seconds.
+    pub(crate) fn of(
+        planned: &AppAssignment,
+        measured: Option<&MeasuredDelay>,
+        limit: f64,
+    ) -> Self {
+        let part = |seconds: f64| seconds / limit.max(f64::MIN_POSITIVE);
+        let forecast = planned
+            .forecast
+            .and_then(|forecast| match forecast.mean()? {
+                Delay::Overloaded => Some(f64::INFINITY),
+                Delay::Finite(_) => forecast.seconds(Statistic::P99),
+            });
+        let equation = planned.prediction.map(|prediction| prediction.delay);
+        Self {
+            measured: measured.map(|measured| part(measured.p99.as_secs_f64())),
+            forecast: forecast.map(part),
+            equation: equation.map(|delay| {
+                let mean = delay.finite();
+                part(mean.map_or(f64::INFINITY, |mean| mean.as_secs_f64()))
+            }),
+        }
+    }
+
     /// Of an application whose delays are never measured, such as IP packets and streams. Predictions take each
     /// packet or write for a message, and traffic that fills its path for an overload, so a miss is known only
     /// where the path's delay without any queue, `least`, is too long.

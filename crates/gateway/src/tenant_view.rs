@@ -17,6 +17,7 @@ use keiro_control::{
 };
 use keiro_core::{self as core, PeerId, TenantId};
 use keiro_ip::{classes::BuiltInClass, flow::Part};
+use keiro_planning::apps_of_packets;
 use keiro_stats::TenantStats;
 use keiro_units::Probability;
 
@@ -27,7 +28,6 @@ use crate::{
     },
     error_response::not_found,
     gateway::Gateway,
-    loss_need::apps_of_packets,
     tenants::DeviceHealth,
 };
 

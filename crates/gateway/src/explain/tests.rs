@@ -6,16 +6,17 @@ use keiro_planner::{
     queueing::{Offered, OtherGateway, Traffic},
     steer::PathSample,
 };
-use keiro_units::ByteCount;
+use keiro_units::{Bandwidth, ByteCount};
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{text::distinct, *};
-use crate::planning::{
-    PlannerInput, PlanningProblem,
+use keiro_planning::{
+    PlannerConfig, PlannerInput, PlanningProblem,
     forecast::{ForecastState, wire_format},
-    tests::{bursty_a5, paper, placed},
+    testing::{bursty_a5, paper, placed},
 };
+
+use super::{text::distinct, *};
 
 /// The explanation of the application of this number where the input put it.
 fn explained(config: &Config, input: &PlannerInput, number: usize) -> (String, Vec<CandidateView>) {
@@ -29,7 +30,8 @@ fn explained_in_site(
     store_lost: Option<Duration>,
 ) -> (String, Vec<CandidateView>) {
     let index = AppIndex(number);
-    let problem = PlanningProblem::new(config, input);
+    let planned = PlannerConfig::of(config);
+    let problem = PlanningProblem::new(&planned, input);
     let candidates = problem.candidates(index, &ForecastState::default());
     let path = input.now[&index];
     let sample = input.up[&(path, PeerIndex(0))];
@@ -221,7 +223,8 @@ fn extrapolated_measurements_give_no_thresholds() {
                         the change at which it would move is not known.";
     assert!(text.contains(extrapolated), "{text}");
     assert!(!text.contains("It would move"), "{text}");
-    let problem = PlanningProblem::new(&config, &input);
+    let planned = PlannerConfig::of(&config);
+    let problem = PlanningProblem::new(&planned, &input);
     let thresholds = problem.thresholds(AppIndex(4), &ForecastState::default());
     assert!(thresholds.is_empty(), "{thresholds:?}");
     // 23 ms and a fifth on a path that is as long.

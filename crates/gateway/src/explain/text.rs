@@ -10,12 +10,10 @@ use keiro_control::{
 };
 use keiro_model::path_rate::RATE_ASSUMED;
 use keiro_planner::{delay::Margin, plan::incumbent::ParameterValue, queueing::NoForecast};
+use keiro_planning::{Candidate, ExpectedDelay, MoveTrigger, WorkloadSource, workload_of};
 
 use super::{Subject, aggregation, delay, loses_too_much};
-use crate::{
-    planning::{Candidate, ExpectedDelay, MoveTrigger, WorkloadSource, workload_of},
-    workload::MEASURED_MIN,
-};
+use crate::workload::MEASURED_MIN;
 
 impl Subject<'_> {
     /// Everything, as one paragraph.

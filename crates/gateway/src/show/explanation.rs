@@ -7,18 +7,20 @@ use keiro_control::{
     protocol::{AssignedBy, Explanation, PathState, Response},
 };
 use keiro_core as core;
+use keiro_planning::PlanningProblem;
 use keiro_units::Probability;
 
 use super::View;
-use crate::{explain::Subject, path_ids::PeerPath, planning::PlanningProblem};
+use crate::{explain::Subject, path_ids::PeerPath};
 
 impl View<'_> {
     pub(crate) fn explanation(&self, index: AppIndex) -> Response {
         let gateway = self.gateway;
         let config = &gateway.config;
         let app = &config[index];
-        let problem = PlanningProblem::new(config, &self.input);
-        let alone = PlanningProblem::new(config, &self.input.alone());
+        let planned = &gateway.planning.config;
+        let problem = PlanningProblem::new(planned, &self.input);
+        let alone = PlanningProblem::new(planned, &self.input.alone());
         let candidates = problem.candidates(index, self.gateway.planning.steering.forecast_state());
         let shown = self.app(index, app);
         let measured = shown.delay.filter(|delay| delay.count > 0);

@@ -5,9 +5,10 @@ use keiro_control::{
     protocol::{AppSnapshot, ModelState},
 };
 use keiro_planner::queueing::NoForecast;
+use keiro_planning::MeasuredWorkload;
 
 use super::View;
-use crate::{planning::MeasuredWorkload, workload::MEASURED_MIN};
+use crate::workload::MEASURED_MIN;
 
 /// Measured means may differ from predicted ones by this part, or by [`AGREEMENT_MIN`], and the
 /// model still counts as valid. Ours: an application's lengths and intervals are rarely known better.

@@ -70,7 +70,11 @@ impl View<'_> {
         let config = &self.gateway.config;
         let up = self.input.up.keys().filter(|(_, to)| *to == peer);
         up.map(|(path, _)| *path)
-            .filter(|path| self.input.terms(config, *path, peer).is_spent)
+            .filter(|path| {
+                self.input
+                    .terms(config[*path].terms(), *path, peer)
+                    .is_spent
+            })
             .collect()
     }
 

@@ -11,11 +11,11 @@ use keiro_planner::{
     plan::incumbent::{Allowed, AppId, PathId, Settings},
     steer::{PathSample, PlanMode, SteeredApp, path_spec},
 };
+use keiro_planning::forecast::{packets_of, wire_length};
 use keiro_store::{AppInputs, Inputs, PathInputs, SitePlan};
 use keiro_units::{Bandwidth, ByteCount, Probability};
 
 use super::prices::{self, PricedApp, price_of};
-use crate::planning::forecast::{packets_of, wire_length};
 
 /// Gateway to application to path. Paths of one name at several gateways are one shared line.
 /// Published values may be anything; invalid ones are left out.

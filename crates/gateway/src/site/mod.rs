@@ -38,12 +38,14 @@ use keiro_store::{
 };
 
 pub(crate) use self::report::inputs;
+use keiro_planning::LineUse;
+
 use self::{
     leader::plan_for_all,
     others::{Others, others_on},
     report::is_unchanged,
 };
-use crate::{planning::LineUse, privileges::Privileges};
+use crate::privileges::Privileges;
 
 /// The state of the plan store; see the module.
 pub(crate) struct Site {

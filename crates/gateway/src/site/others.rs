@@ -11,11 +11,11 @@ use keiro_planner::{
     delay::AppSpec,
     queueing::{Offered, OtherGateway, Spread, Traffic, WireFormat},
 };
+use keiro_planning::{LineUse, forecast::wire_format};
 use keiro_store::{AppInputs, Inputs, PathInputs, SitePlan, SiteView};
 use keiro_units::{Bandwidth, ByteCount};
 
 use super::leader::place;
-use crate::planning::{LineUse, forecast::wire_format};
 
 /// What other gateways send, by the name of the line.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -9,7 +9,7 @@ use keiro_planner::{
 };
 use keiro_store::{AppInputs, PathInputs};
 
-use crate::planning::{PlannerInput, traffic_of};
+use keiro_planning::{PlannerInput, traffic_of};
 
 /// Whether `now` publishes the same as `published`: the path of an application before the plan placed it
 /// is no change.
@@ -40,7 +40,7 @@ pub(crate) fn inputs(
         let line = input
             .shared
             .line_rate(*index, *peer, usable, path.rate_bound());
-        let terms = input.terms(config, *index, *peer);
+        let terms = input.terms(path.terms(), *index, *peer);
         PathInputs {
             name: path.name.to_string(),
             peer: config[*peer].name.to_string(),
@@ -102,7 +102,7 @@ pub(crate) fn inputs(
 
 /// Whether the budget of a path is used up while that of another one to the peer is not: no plan is to use it.
 fn is_left_out(config: &Config, input: &PlannerInput, path: PathIndex, peer: PeerIndex) -> bool {
-    let is_spent = |path| input.terms(config, path, peer).is_spent;
+    let is_spent = |path: PathIndex| input.terms(config[path].terms(), path, peer).is_spent;
     let mut to_peer = input.up.keys().filter(|(_, end)| *end == peer);
     is_spent(path) && to_peer.any(|(other, _)| !is_spent(*other))
 }
@@ -132,10 +132,10 @@ mod tests {
     use std::time::Duration;
 
     use keiro_control::config::PathTerms;
+    use keiro_planning::testing::{both_up, paper, placed};
     use keiro_units::{Bandwidth, Probability};
 
     use super::*;
-    use crate::planning::tests::{both_up, paper, placed};
 
     const PEER: PeerIndex = PeerIndex(0);
 

@@ -3,9 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use keiro_control::{
-    config::{
-        self, App, AppIndex, Class, Config, PathIndex, PathTerms, PeerIndex, Planner, Scheduler,
-    },
+    config::{App, AppIndex, Class, PathIndex, PathTerms, PeerIndex, Planner, Scheduler},
     protocol::AssignedBy,
 };
 use keiro_model::path_terms::Price;
@@ -20,27 +18,28 @@ use keiro_planner::{
 };
 use keiro_units::Bandwidth;
 
-use super::{
+use crate::{
+    config::{PlannedPath, PlannerConfig},
     forecast::{Line, Sender, packets_of, wire_format},
     input::{ExcessLoss, MeasuredDelay, PlannerInput, traffic_of, workload_of},
     line_use::{rate_of_messages, rate_on_wire},
 };
 
 #[derive(Clone, Debug)]
-pub(crate) struct PlanningProblem {
+pub struct PlanningProblem {
     /// Position in the configuration, per path of the problem.
-    pub(super) paths: Vec<PathIndex>,
+    pub(crate) paths: Vec<PathIndex>,
     /// What other gateways leave of them by eq. 3: without the mean rate of their messages.
-    pub(super) path_specs: Vec<PathSpec>,
+    pub(crate) path_specs: Vec<PathSpec>,
     /// The same with what others use.
-    pub(super) whole_specs: Vec<PathSpec>,
+    pub(crate) whole_specs: Vec<PathSpec>,
     /// Position in the configuration, per application of the problem.
-    pub(super) apps: Vec<AppIndex>,
+    pub(crate) apps: Vec<AppIndex>,
     /// Messages as the applications know them.
-    pub(super) app_specs: Vec<AppSpec>,
+    pub(crate) app_specs: Vec<AppSpec>,
     /// Paths and messages in wire sizes, which is what is planned with.
-    pub(super) wire: OnWire,
-    pub(super) senders: Vec<Sender>,
+    pub(crate) wire: OnWire,
+    pub(crate) senders: Vec<Sender>,
     /// Paths without the cost of losses, and their repair.
     queues: Vec<(PathSpec, Repair)>,
     /// Other gateways on them; `None`: there are none.
@@ -52,31 +51,31 @@ pub(crate) struct PlanningProblem {
     /// The same by the path over which the outcomes return.
     outcomes_over: Vec<f64>,
     /// The present path of each; `None`: none.
-    pub(super) at: Vec<Option<usize>>,
+    pub(crate) at: Vec<Option<usize>>,
     /// Measured delays on the present paths.
-    pub(super) measured: BTreeMap<AppIndex, MeasuredDelay>,
+    pub(crate) measured: BTreeMap<AppIndex, MeasuredDelay>,
     /// Applications that send traffic which is not known yet; almost no load is assumed.
-    pub(super) little_known: BTreeSet<usize>,
+    pub(crate) little_known: BTreeSet<usize>,
     /// Per application and path: the path leads to its peer.
-    pub(super) reachable: Vec<Vec<bool>>,
+    pub(crate) reachable: Vec<Vec<bool>>,
     /// Per application and path: it may take the path.
-    pub(super) allowed: Vec<Vec<bool>>,
+    pub(crate) allowed: Vec<Vec<bool>>,
     /// Per application and path: it may take the path if its target is met on no other.
-    pub(super) spare: Vec<Vec<bool>>,
+    pub(crate) spare: Vec<Vec<bool>>,
     /// Per application and path: the planner may put it there, whatever that costs.
-    pub(super) affordable: Vec<Vec<bool>>,
+    pub(crate) affordable: Vec<Vec<bool>>,
     /// Per application and path: on which terms.
-    pub(super) terms: Vec<Vec<PathTerms>>,
+    pub(crate) terms: Vec<Vec<PathTerms>>,
     /// Applications that are left out as the budgets of all their paths are used up.
-    pub(super) denied: BTreeSet<AppIndex>,
+    pub(crate) denied: BTreeSet<AppIndex>,
     /// As [`PlannerInput::overdue`].
-    pub(super) overdue: BTreeSet<usize>,
+    pub(crate) overdue: BTreeSet<usize>,
     /// Per application and path: what the path loses of it, where that is more than it tolerates.
-    pub(super) excess_losses: Vec<Vec<Option<ExcessLoss>>>,
-    pub(super) by: Vec<AssignedBy>,
-    pub(super) tolerance: Tolerance,
-    pub(super) planner: Planner,
-    pub(super) scheduler: Scheduler,
+    pub(crate) excess_losses: Vec<Vec<Option<ExcessLoss>>>,
+    pub(crate) by: Vec<AssignedBy>,
+    pub(crate) tolerance: Tolerance,
+    pub(crate) planner: Planner,
+    pub(crate) scheduler: Scheduler,
 }
 
 /// The paths that one application may take, a flag for each path of the problem.
@@ -94,7 +93,7 @@ const RATE_MAX: u64 = (1 << 48) - 1;
 
 impl PlanningProblem {
     /// The present problem. Applications whose peer no path reaches are left out.
-    pub(crate) fn new(config: &Config, input: &PlannerInput) -> Self {
+    pub fn new(config: &PlannerConfig, input: &PlannerInput) -> Self {
         let packets = longest_message(config, input);
         let mut paths = Vec::new();
         let (mut whole_specs, mut queues) = (Vec::new(), Vec::new());
@@ -162,9 +161,9 @@ impl PlanningProblem {
             overdue: BTreeSet::new(),
             excess_losses: Vec::new(),
             by: Vec::new(),
-            tolerance: tolerance(config),
-            planner: config.gateway.planner,
-            scheduler: config.gateway.scheduler,
+            tolerance: config.tolerance(),
+            planner: config.planner,
+            scheduler: config.scheduler,
         };
         for number in 0..config.apps.len() {
             problem.add_app(AppIndex(number), config, input);
@@ -185,14 +184,14 @@ impl PlanningProblem {
         OnWire::new(&path_specs, &self.app_specs, &formats)
     }
 
-    fn add_app(&mut self, index: AppIndex, config: &Config, input: &PlannerInput) {
+    fn add_app(&mut self, index: AppIndex, config: &PlannerConfig, input: &PlannerInput) {
         let app = &config[index];
         let reaches = |path: &PathIndex| input.up.contains_key(&(*path, app.peer));
         let reachable: Vec<bool> = self.paths.iter().map(reaches).collect();
         if !reachable.contains(&true) {
             return;
         }
-        let terms = |path: &PathIndex| input.terms(config, *path, app.peer);
+        let terms = |path: &PathIndex| input.terms(config[*path].terms(), *path, app.peer);
         let terms: Vec<PathTerms> = self.paths.iter().map(terms).collect();
         let serving = serving(app, &reachable, &terms);
         if !serving.contains(&true) {
@@ -345,7 +344,7 @@ impl PlanningProblem {
     }
 
     /// What the delay of everybody who is somewhere is made of there, by eq. 3.
-    pub(crate) fn current_terms(&self) -> BTreeMap<AppIndex, (PathIndex, Terms)> {
+    pub fn current_terms(&self) -> BTreeMap<AppIndex, (PathIndex, Terms)> {
         let predictions = self.evaluate(&self.current_assignment()).predictions;
         let terms = |((app, at), prediction): ((&AppIndex, &Option<usize>), Prediction)| {
             Some((*app, (self.paths[(*at)?], prediction.terms)))
@@ -355,7 +354,7 @@ impl PlanningProblem {
     }
 
     /// A path for forecasts.
-    pub(super) fn line(&self, path: usize) -> Line<'_> {
+    pub(crate) fn line(&self, path: usize) -> Line<'_> {
         let (spec, repair) = self.queues[path];
         Line {
             index: self.paths[path],
@@ -367,7 +366,7 @@ impl PlanningProblem {
     }
 
     /// The same as far as other gateways leave it on average.
-    pub(super) fn left_of_line(&self, path: usize) -> PathSpec {
+    pub(crate) fn left_of_line(&self, path: usize) -> PathSpec {
         let (spec, _) = self.queues[path];
         let [_, on_wire] = self.others[path];
         less(&spec, on_wire)
@@ -375,20 +374,20 @@ impl PlanningProblem {
 
     /// What a path has to carry in all so that `left` is left for this gateway's messages as they are
     /// on the wire.
-    pub(super) fn whole_rate(&self, path: usize, left: Bandwidth) -> Bandwidth {
+    pub(crate) fn whole_rate(&self, path: usize, left: Bandwidth) -> Bandwidth {
         let [_, on_wire] = self.others[path];
         self.wire.bandwidth(path, left).saturating_add(on_wire)
     }
 
     /// The mean rate of other gateways' messages on a path, without headers.
-    pub(super) fn others_on(&self, path: usize) -> Bandwidth {
+    pub(crate) fn others_on(&self, path: usize) -> Bandwidth {
         let [messages, _] = self.others[path];
         messages
     }
 
     /// With the whole line in the terms: other gateways' messages are part of Q, not taken off W.
     /// Delays are the same.
-    pub(super) fn with_others(&self, path: usize, prediction: Prediction) -> Prediction {
+    pub(crate) fn with_others(&self, path: usize, prediction: Prediction) -> Prediction {
         let terms = Terms {
             bandwidth: self.whole_specs[path].bandwidth,
             others: prediction.terms.others.saturating_add(self.others_on(path)),
@@ -402,7 +401,7 @@ impl PlanningProblem {
 
     /// Eq. 3's prediction for `app` on every path that is up, all else unchanged. Empty if the
     /// application is not part of the problem.
-    pub(crate) fn predictions(&self, app: AppIndex) -> Vec<(PathIndex, Prediction)> {
+    pub fn predictions(&self, app: AppIndex) -> Vec<(PathIndex, Prediction)> {
         let Some((_, alternatives, _)) = self.alternatives(app) else {
             return Vec::new();
         };
@@ -411,7 +410,7 @@ impl PlanningProblem {
     }
 
     /// The application's number in the problem, its alternatives, and the assignment of now.
-    pub(super) fn alternatives(
+    pub(crate) fn alternatives(
         &self,
         app: AppIndex,
     ) -> Option<(usize, Vec<plan::Alternative>, Vec<usize>)> {
@@ -427,17 +426,17 @@ impl PlanningProblem {
     }
 
     /// The present assignment; an application on no path counts as on the first.
-    pub(super) fn current_assignment(&self) -> Vec<usize> {
+    pub(crate) fn current_assignment(&self) -> Vec<usize> {
         self.at.iter().map(|at| at.unwrap_or(0)).collect()
     }
 
     /// Whether the planner is one that looks for the best.
-    pub(super) fn searches(&self) -> bool {
+    pub(crate) fn searches(&self) -> bool {
         matches!(self.planner, Planner::Exact | Planner::Frugal)
     }
 
     /// By the paper's eq. 3, which knows no headers.
-    pub(super) fn evaluate(&self, assignment: &[usize]) -> plan::Plan {
+    pub(crate) fn evaluate(&self, assignment: &[usize]) -> plan::Plan {
         let mut plan = self.evaluated(&self.path_specs, &self.app_specs, assignment);
         for (prediction, path) in plan.predictions.iter_mut().zip(assignment) {
             *prediction = self.with_others(*path, *prediction);
@@ -446,7 +445,7 @@ impl PlanningProblem {
     }
 
     /// By eq. 3 as the planner goes by it.
-    pub(super) fn evaluate_on_wire(&self, assignment: &[usize]) -> plan::Plan {
+    pub(crate) fn evaluate_on_wire(&self, assignment: &[usize]) -> plan::Plan {
         self.evaluated(&self.wire.paths, &self.wire.apps, assignment)
     }
 
@@ -458,7 +457,7 @@ impl PlanningProblem {
     }
 
     /// Message outcomes per second that return over `path`.
-    pub(super) fn outcomes_over(&self, path: usize) -> f64 {
+    pub(crate) fn outcomes_over(&self, path: usize) -> f64 {
         self.outcomes_over[path]
     }
 
@@ -489,7 +488,7 @@ fn serving(app: &App, reachable: &[bool], terms: &[PathTerms]) -> Vec<bool> {
         .collect()
 }
 
-pub(super) const EQUATION: Equation3 = Equation3 {
+pub(crate) const EQUATION: Equation3 = Equation3 {
     saturation: Saturation::Refused,
 };
 
@@ -513,7 +512,7 @@ fn less(path: &PathSpec, others: Bandwidth) -> PathSpec {
 
 /// A path to several peers: the least bandwidth and the longest delay of them; as configured where
 /// nothing is measured.
-fn worst(path: &config::Path, specs: impl Iterator<Item = PathSpec> + Clone) -> PathSpec {
+fn worst(path: &PlannedPath, specs: impl Iterator<Item = PathSpec> + Clone) -> PathSpec {
     let bandwidth = specs.clone().map(|spec| spec.bandwidth).min();
     let bandwidth = bandwidth.map_or(path.rate_assumed(), |measured| {
         measured.min(path.rate_bound())
@@ -527,7 +526,7 @@ fn worst(path: &config::Path, specs: impl Iterator<Item = PathSpec> + Clone) -> 
 
 /// Packets of the longest message of an application with a latency target, which a lossy path
 /// serves worst.
-fn longest_message(config: &Config, input: &PlannerInput) -> u64 {
+fn longest_message(config: &PlannerConfig, input: &PlannerInput) -> u64 {
     let with_target = config.apps.iter().enumerate();
     with_target
         .filter(|(_, app)| app.latency_target.is_some())
@@ -537,8 +536,4 @@ fn longest_message(config: &Config, input: &PlannerInput) -> u64 {
         })
         .max()
         .unwrap_or(1)
-}
-
-fn tolerance(config: &Config) -> Tolerance {
-    Tolerance::from_ratio(config.gateway.tolerance.get()).unwrap_or(Tolerance::STRICT)
 }

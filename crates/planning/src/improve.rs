@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use keiro_planner::{delay::AppSpec, steer::PlanMode};
 
-use super::{
+use crate::{
     arrange::Placement,
     forecasts::{ForecastResolution, Forecasts, Violations, members},
     problem::PlanningProblem,
@@ -24,7 +24,7 @@ impl PlanningProblem {
     /// `kept` with those of the planner's moves that are Pareto improvements, and whether others
     /// were deferred. The first of `resolutions` is used in the search; the result must hold at the
     /// second as well.
-    pub(super) fn with_improvements(
+    pub(crate) fn with_improvements(
         &self,
         kept: Vec<usize>,
         forecasts: &mut Forecasts<'_>,

@@ -13,33 +13,36 @@ use keiro_planner::{
     queueing::Statistic,
 };
 
-use super::{forecast::DelayForecast, input::MeasuredDelay};
+use crate::{forecast::DelayForecast, input::MeasuredDelay};
+
+/// Relative error of forecast 99th percentiles.
+pub const FORECAST_ERROR: f64 = 0.2;
 
 /// The expected delay of one application on one path, beside its latency target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ExpectedDelay {
+pub struct ExpectedDelay {
     /// The forecast's mean; `None`: there is no forecast.
-    pub(crate) predicted: Option<Delay>,
+    pub predicted: Option<Delay>,
     /// The measured mean, where it decides.
-    pub(crate) measured: Option<Duration>,
+    pub measured: Option<Duration>,
     /// Which mean the latency target is compared with.
-    pub(crate) judged_by: JudgedBy,
+    pub judged_by: JudgedBy,
     /// That mean is at most the latency target, loosened by the tolerance; `None`: no latency target.
-    pub(crate) met: Option<bool>,
+    pub met: Option<bool>,
     /// The same of the 99th percentile, measured or forecast; `None` as well without either.
-    pub(crate) met_at_p99: Option<bool>,
+    pub met_at_p99: Option<bool>,
     /// The forecast's mean against the target without tolerance; `None`: no forecast.
-    pub(crate) margin: Option<Margin>,
+    pub margin: Option<Margin>,
     /// By how much the mean exceeds the target with its tolerance; zero if it does not, or without
     /// a finite mean.
-    pub(crate) lateness: Duration,
+    pub lateness: Duration,
     /// The path is overloaded for it, by the forecast or, without one, by eq. 3.
-    pub(crate) overloaded: bool,
+    pub overloaded: bool,
 }
 
 impl ExpectedDelay {
     /// From eq. 3 and, where available, a forecast and a measurement.
-    pub(crate) fn of(
+    pub fn of(
         prediction: &Prediction,
         forecast: Option<&DelayForecast>,
         measured: Option<MeasuredDelay>,
@@ -78,7 +81,7 @@ impl ExpectedDelay {
 
     /// The latency target minus the predicted mean, in seconds; `None` without a latency target, a forecast or a
     /// finite mean.
-    pub(crate) fn margin_seconds(&self) -> Option<f64> {
+    pub fn margin_seconds(&self) -> Option<f64> {
         match self.margin? {
             Margin::Spare(spare) => Some(spare.as_secs_f64()),
             Margin::Late(late) => Some(-late.as_secs_f64()),
@@ -87,7 +90,7 @@ impl ExpectedDelay {
     }
 
     /// The predicted mean, in seconds; `None` without a forecast or a finite mean.
-    pub(crate) fn predicted_seconds(&self) -> Option<f64> {
+    pub fn predicted_seconds(&self) -> Option<f64> {
         let mean = self.predicted?.finite()?;
         Some(mean.as_secs_f64())
     }

@@ -2,18 +2,19 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::{Duration, Instant as Stopwatch},
+    time::Duration,
 };
 
-use keiro_control::config::{AppIndex, Config, PathIndex, PathTerms, Planner};
+use keiro_control::config::{AppIndex, PathIndex, PathTerms, Planner};
 use keiro_planner::{
     delay::{Delay, Prediction},
     steer::PlanMode,
 };
 use keiro_units::Bandwidth;
 
-use super::{
+use crate::{
     arrange::Placement,
+    config::PlannerConfig,
     expected_delay::ExpectedDelay,
     forecast::{DelayForecast, ForecastState},
     forecasts::{ForecastResolution, Forecasts, members, members_by_path},
@@ -25,22 +26,22 @@ use super::{
 
 /// A path for one application, with all else unchanged.
 #[derive(Clone, Debug)]
-pub(crate) struct Candidate {
-    pub(crate) path: PathIndex,
-    pub(crate) prediction: Prediction,
-    pub(crate) forecast: Option<DelayForecast>,
-    pub(crate) expected: ExpectedDelay,
+pub struct Candidate {
+    pub path: PathIndex,
+    pub prediction: Prediction,
+    pub forecast: Option<DelayForecast>,
+    pub expected: ExpectedDelay,
     /// Without a forecast: the measured delay, extrapolated to this path.
-    pub(crate) extrapolated: Option<MeasuredDelay>,
+    pub extrapolated: Option<MeasuredDelay>,
     /// What the path loses of the application, where that is more than it tolerates.
-    pub(crate) excess_loss: Option<ExcessLoss>,
+    pub excess_loss: Option<ExcessLoss>,
     /// On which terms it is used.
-    pub(crate) terms: PathTerms,
+    pub terms: PathTerms,
     /// Applications that would miss their latency target by the move, by eq. 3.
-    pub(crate) newly_unmet: Vec<AppIndex>,
+    pub newly_unmet: Vec<AppIndex>,
     /// The most that other applications may send there while the target holds by eq. 3; `None`: no
     /// target, or never.
-    pub(crate) others_max: Option<Bandwidth>,
+    pub others_max: Option<Bandwidth>,
 }
 
 /// Up to so many applications the searching planners plan from scratch: within their budget they
@@ -48,26 +49,24 @@ pub(crate) struct Candidate {
 const SEARCHED_APPS_MAX: usize = 300;
 
 impl PlanningProblem {
-    pub(crate) fn answer(
+    pub fn answer(
         &self,
-        config: &Config,
+        config: &PlannerConfig,
         plan_mode: PlanMode,
         forecast_state: &ForecastState,
     ) -> Plan {
-        let stopwatch = Stopwatch::now();
         let mut forecasts = Forecasts::new(self, forecast_state);
         let answer = self.assignment(plan_mode, &mut forecasts, ForecastResolution::Fine);
         let planned = self.described(config, &answer.assignment, &mut forecasts);
         Plan {
             optimal: answer.optimal,
             defers_moves: answer.defers_moves,
-            took: stopwatch.elapsed(),
             ..planned
         }
     }
 
     /// The present assignment, described as a plan.
-    pub(crate) fn present_plan(&self, config: &Config, forecast_state: &ForecastState) -> Plan {
+    pub fn present_plan(&self, config: &PlannerConfig, forecast_state: &ForecastState) -> Plan {
         let mut forecasts = Forecasts::new(self, forecast_state);
         let mut present = self.described(config, &self.current_assignment(), &mut forecasts);
         for (number, index) in self.apps.iter().enumerate() {
@@ -79,7 +78,7 @@ impl PlanningProblem {
     }
 
     /// Only the assignment, by coarse forecasts.
-    pub(crate) fn coarse_assignment(
+    pub fn coarse_assignment(
         &self,
         plan_mode: PlanMode,
         forecast_state: &ForecastState,
@@ -91,11 +90,7 @@ impl PlanningProblem {
     }
 
     /// Every path that is up for `app`, with forecasts.
-    pub(crate) fn candidates(
-        &self,
-        app: AppIndex,
-        forecast_state: &ForecastState,
-    ) -> Vec<Candidate> {
+    pub fn candidates(&self, app: AppIndex, forecast_state: &ForecastState) -> Vec<Candidate> {
         let Some((number, alternatives, assignment)) = self.alternatives(app) else {
             return Vec::new();
         };
@@ -148,7 +143,7 @@ impl PlanningProblem {
     }
 
     /// The assignment of a plan.
-    pub(super) fn assignment(
+    pub(crate) fn assignment(
         &self,
         plan_mode: PlanMode,
         forecasts: &mut Forecasts<'_>,
@@ -188,7 +183,7 @@ impl PlanningProblem {
     /// The plan that `assignment` is.
     fn described(
         &self,
-        config: &Config,
+        config: &PlannerConfig,
         assignment: &[usize],
         forecasts: &mut Forecasts<'_>,
     ) -> Plan {

@@ -12,34 +12,47 @@
 //!   target unmet.
 //! - [`economy`]: takes applications back from paths that cost more than they need.
 //! - [`solve`]: puts these together into a [`plan`].
+//! - [`snapshot`]: a plan in the types of the control protocol.
+//! - [`what_if`]: the same for changes that have not happened.
 //!
+//! Pure functions: no I/O, no clock, no threads. What is planned with comes from the gateway, or from its control socket.
+#![forbid(unsafe_code)]
 
 mod arrange;
+mod config;
 mod economy;
 mod expected_delay;
-pub(crate) mod forecast;
+pub mod forecast;
 mod forecasts;
 mod improve;
 mod input;
 mod line_use;
+mod loss_need;
 mod move_trigger;
 mod plan;
 mod problem;
 mod refine;
 mod search;
+mod snapshot;
 mod solve;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
-pub(crate) mod tests;
-pub(crate) mod what_if;
+mod tests;
+mod what_if;
 
-pub(crate) use expected_delay::ExpectedDelay;
-pub(crate) use input::{
+pub use config::{PlannedPath, PlannerConfig};
+pub use expected_delay::{ExpectedDelay, FORECAST_ERROR};
+pub use input::{
     ExcessLoss, MeasuredDelay, MeasuredWorkload, PlannerInput, Workload, WorkloadSource,
     is_other_workload, traffic_of, workload_of,
 };
-pub(crate) use keiro_planner::steer::PlanMode;
-pub(crate) use line_use::{LineUse, SharedLines, rate_of_messages, steady_capacity};
-pub(crate) use move_trigger::MoveTrigger;
-pub(crate) use plan::{AppAssignment, Plan};
-pub(crate) use problem::PlanningProblem;
-pub(crate) use solve::Candidate;
+pub use keiro_planner::steer::PlanMode;
+pub use line_use::{LineUse, SharedLines, rate_of_messages, steady_capacity};
+pub use loss_need::{LossNeed, LossNeeds, apps_of_packets};
+pub use move_trigger::MoveTrigger;
+pub use plan::{AppAssignment, Plan};
+pub use problem::PlanningProblem;
+pub use snapshot::{delay_terms, excess_loss, paths_in_use, plan_snapshot};
+pub use solve::Candidate;
+pub use what_if::Situation;

@@ -12,19 +12,19 @@ use keiro_planner::{
     steer::{PlanMode, SteeredApp, plan_moves},
 };
 
-use super::problem::{EQUATION, PlanningProblem};
+use crate::problem::{EQUATION, PlanningProblem};
 
 /// Where applications are, and which paths they may take.
-pub(super) struct Placement {
+pub(crate) struct Placement {
     /// `None`: on no path.
-    pub(super) at: Vec<Option<usize>>,
+    pub(crate) at: Vec<Option<usize>>,
     /// Row per application, column per path.
-    pub(super) allowed: Vec<Vec<bool>>,
+    pub(crate) allowed: Vec<Vec<bool>>,
 }
 
 impl PlanningProblem {
     /// The planner's revision of `placement`; `specs` describe the applications.
-    pub(super) fn arranged(
+    pub(crate) fn arranged(
         &self,
         placement: &Placement,
         plan_mode: PlanMode,
@@ -51,14 +51,14 @@ impl PlanningProblem {
         }
     }
 
-    pub(super) fn named_paths(&self) -> Vec<(PathId, PathSpec)> {
+    pub(crate) fn named_paths(&self) -> Vec<(PathId, PathSpec)> {
         let specs = self.wire.paths.iter().enumerate();
         specs
             .map(|(number, spec)| (path_id(number), *spec))
             .collect()
     }
 
-    pub(super) fn settings(&self) -> Settings {
+    pub(crate) fn settings(&self) -> Settings {
         Settings {
             tolerance: self.tolerance,
             aim: match self.planner {
@@ -69,7 +69,7 @@ impl PlanningProblem {
         }
     }
 
-    pub(super) fn steered_apps(&self, placement: &Placement, specs: &[AppSpec]) -> Vec<SteeredApp> {
+    pub(crate) fn steered_apps(&self, placement: &Placement, specs: &[AppSpec]) -> Vec<SteeredApp> {
         let of = |may: &[bool]| -> BTreeSet<PathId> {
             let may = may.iter().enumerate();
             may.filter(|(_, may)| **may)
@@ -93,7 +93,7 @@ impl PlanningProblem {
     }
 
     /// An assignment from scratch, and whether it is proven optimal.
-    pub(super) fn solve(&self) -> (Vec<usize>, bool) {
+    pub(crate) fn solve(&self) -> (Vec<usize>, bool) {
         let free = self
             .allowed
             .iter()
@@ -126,7 +126,7 @@ impl PlanningProblem {
 
 impl Placement {
     /// Applications `at` paths, free to take the paths that the problem allows.
-    pub(super) fn new(problem: &PlanningProblem, at: &[Option<usize>]) -> Self {
+    pub(crate) fn new(problem: &PlanningProblem, at: &[Option<usize>]) -> Self {
         Self {
             at: at.to_vec(),
             allowed: problem.allowed.clone(),
@@ -163,10 +163,10 @@ impl DelayModel for Restricted<'_> {
     }
 }
 
-pub(super) fn app_id(number: usize) -> AppId {
+pub(crate) fn app_id(number: usize) -> AppId {
     AppId(u32::try_from(number).unwrap_or(u32::MAX))
 }
 
-pub(super) fn path_id(number: usize) -> PathId {
+pub(crate) fn path_id(number: usize) -> PathId {
     PathId(u32::try_from(number).unwrap_or(u32::MAX))
 }

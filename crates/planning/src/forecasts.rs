@@ -14,17 +14,16 @@ use keiro_planner::{
 };
 use keiro_units::Bandwidth;
 
-use super::{
-    expected_delay::ExpectedDelay,
+use crate::{
+    expected_delay::{ExpectedDelay, FORECAST_ERROR},
     forecast::{DelayForecast, ForecastState, forecasts_of, resolution},
     input::MeasuredDelay,
     problem::{EQUATION, PlanningProblem},
 };
-use crate::target_monitor::FORECAST_ERROR;
 
 /// How finely forecasts are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ForecastResolution {
+pub(crate) enum ForecastResolution {
     /// As forecasts are shown.
     Fine,
     /// In about a tenth of the time.
@@ -34,7 +33,7 @@ pub(super) enum ForecastResolution {
 }
 
 /// Forecasts of one problem; each set of applications on a path is computed once.
-pub(super) struct Forecasts<'a> {
+pub(crate) struct Forecasts<'a> {
     problem: &'a PlanningProblem,
     forecast_state: &'a ForecastState,
     known: BTreeMap<(Resolution, usize, Vec<usize>), KnownSet>,
@@ -64,31 +63,31 @@ struct OnPath<'a> {
 
 /// Latency targets that an assignment leaves unmet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Violations {
-    pub(super) unmet: BTreeSet<usize>,
+pub(crate) struct Violations {
+    pub(crate) unmet: BTreeSet<usize>,
     /// Applications whose target is missed at the 99th percentile only.
-    pub(super) unmet_at_p99: BTreeSet<usize>,
+    pub(crate) unmet_at_p99: BTreeSet<usize>,
     /// Those of `unmet_at_p99` whose 99th percentile is not known.
-    pub(super) unknown_p99: BTreeSet<usize>,
-    pub(super) all: ReviewScore,
+    pub(crate) unknown_p99: BTreeSet<usize>,
+    pub(crate) all: ReviewScore,
 }
 
 /// The 99th percentile of an application with a latency target, on a path.
-pub(super) struct P99Check {
+pub(crate) struct P99Check {
     /// Forecast and limit, in seconds.
-    pub(super) forecast: Option<(f64, f64)>,
+    pub(crate) forecast: Option<(f64, f64)>,
     /// Whether the measured one meets the target.
-    pub(super) is_met: Option<bool>,
+    pub(crate) is_met: Option<bool>,
     /// Whether it is on this path and no other application joins; `None`: it is on no path yet.
-    pub(super) stays: Option<bool>,
+    pub(crate) stays: Option<bool>,
     /// An application on the path sends traffic that is not known yet.
-    pub(super) is_blind: bool,
+    pub(crate) is_blind: bool,
 }
 
 const MEDIUM: Resolution = Resolution::new(128);
 
 impl<'a> Forecasts<'a> {
-    pub(super) fn new(problem: &'a PlanningProblem, forecast_state: &'a ForecastState) -> Self {
+    pub(crate) fn new(problem: &'a PlanningProblem, forecast_state: &'a ForecastState) -> Self {
         Self {
             problem,
             forecast_state,
@@ -98,7 +97,7 @@ impl<'a> Forecasts<'a> {
 
     /// The same for a problem that differs in what applications may take only. What is known goes along until it is
     /// [taken back](Self::take_back).
-    pub(super) fn lend<'b>(&mut self, problem: &'b PlanningProblem) -> Forecasts<'b>
+    pub(crate) fn lend<'b>(&mut self, problem: &'b PlanningProblem) -> Forecasts<'b>
     where
         'a: 'b,
     {
@@ -109,12 +108,12 @@ impl<'a> Forecasts<'a> {
         }
     }
 
-    pub(super) fn take_back(&mut self, lent: Forecasts<'_>) {
+    pub(crate) fn take_back(&mut self, lent: Forecasts<'_>) {
         self.known = lent.known;
     }
 
     /// The forecasts, as they are shown, for exactly `members` (ascending) on `path`.
-    pub(super) fn shown(&mut self, path: usize, members: &[usize]) -> &[DelayForecast] {
+    pub(crate) fn shown(&mut self, path: usize, members: &[usize]) -> &[DelayForecast] {
         &self.of(path, members, resolution(members.len())).forecasts
     }
 
@@ -170,7 +169,7 @@ impl<'a> Forecasts<'a> {
     }
 
     /// The sum of [`Self::scores`].
-    pub(super) fn score(
+    pub(crate) fn score(
         &mut self,
         path: usize,
         members: &[usize],
@@ -185,7 +184,7 @@ impl<'a> Forecasts<'a> {
 
     /// The mean delays in seconds of `members` on `path` as they count for their targets: a target
     /// that counts as missed has a delay beyond it, and infinite means overloaded.
-    pub(super) fn delays(
+    pub(crate) fn delays(
         &mut self,
         path: usize,
         members: &[usize],
@@ -215,7 +214,7 @@ impl<'a> Forecasts<'a> {
     }
 
     /// The violations of `assignment`, by forecasts of this resolution.
-    pub(super) fn violations(
+    pub(crate) fn violations(
         &mut self,
         assignment: &[usize],
         forecast_resolution: ForecastResolution,
@@ -325,7 +324,7 @@ impl<'a> OnPath<'a> {
 
 impl P99Check {
     /// Whether it counts as unmet: a reason to leave the path, or not to move to it.
-    pub(super) fn is_unmet(&self) -> bool {
+    pub(crate) fn is_unmet(&self) -> bool {
         let part = self.forecast.map(|(seconds, limit)| seconds / limit);
         let is_sure =
             !self.is_blind && part.is_some_and(|part| part * (1.0 + FORECAST_ERROR) <= 1.0);
@@ -343,7 +342,7 @@ impl PlanningProblem {
     /// measured one: the queueing part is scaled by the paths' rates, and the result is not below
     /// eq. 3. Another path than its own counts a fifth more, so that it moves only for a clear
     /// gain.
-    pub(super) fn extrapolated(
+    pub(crate) fn extrapolated(
         &self,
         app: usize,
         path: usize,
@@ -370,7 +369,7 @@ impl PlanningProblem {
     }
 
     /// The longest mean that meets the target of an application, in seconds; infinite without one.
-    pub(super) fn limit_seconds(&self, app: usize) -> f64 {
+    pub(crate) fn limit_seconds(&self, app: usize) -> f64 {
         let target = self.app_specs[app].latency_target;
         target.map_or(f64::INFINITY, |target| {
             self.tolerance.loosen(target).as_secs_f64()
@@ -378,13 +377,13 @@ impl PlanningProblem {
     }
 
     /// Whether forecasts refine the plan.
-    pub(super) fn is_refined(&self) -> bool {
+    pub(crate) fn is_refined(&self) -> bool {
         self.searches()
     }
 }
 
 /// The applications on each path, ascending.
-pub(super) fn members_by_path(assignment: &[usize], paths: usize) -> Vec<Vec<usize>> {
+pub(crate) fn members_by_path(assignment: &[usize], paths: usize) -> Vec<Vec<usize>> {
     let mut members = vec![Vec::new(); paths];
     for (app, path) in assignment.iter().enumerate() {
         members[*path].push(app);
@@ -393,7 +392,7 @@ pub(super) fn members_by_path(assignment: &[usize], paths: usize) -> Vec<Vec<usi
 }
 
 /// The applications on `path`, ascending.
-pub(super) fn members(assignment: &[usize], path: usize) -> Vec<usize> {
+pub(crate) fn members(assignment: &[usize], path: usize) -> Vec<usize> {
     let on_path = |app: &usize| assignment[*app] == path;
     (0..assignment.len()).filter(on_path).collect()
 }

@@ -6,7 +6,7 @@ use keiro_planner::{
     steer::{PlanMode, placed_incumbent},
 };
 
-use super::{
+use crate::{
     arrange::{Placement, app_id},
     forecast::ForecastState,
     forecasts::{ForecastResolution, Forecasts, members},
@@ -15,22 +15,18 @@ use super::{
 
 /// A change at which an application would move.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct MoveTrigger {
+pub struct MoveTrigger {
     /// The path whose delay or rate changes; `None`: the application's latency target changes.
-    pub(crate) path: Option<PathIndex>,
-    pub(crate) now: ParameterValue,
-    pub(crate) at: ParameterValue,
-    pub(crate) to: PathIndex,
+    pub path: Option<PathIndex>,
+    pub now: ParameterValue,
+    pub at: ParameterValue,
+    pub to: PathIndex,
 }
 
 impl PlanningProblem {
     /// The smallest single changes at which `app` would move: of its own path, of the best other
     /// path, of its latency target. A change of nothing if the next plan moves it as it is.
-    pub(crate) fn thresholds(
-        &self,
-        app: AppIndex,
-        forecast_state: &ForecastState,
-    ) -> Vec<MoveTrigger> {
+    pub fn thresholds(&self, app: AppIndex, forecast_state: &ForecastState) -> Vec<MoveTrigger> {
         if !self.searches() {
             return Vec::new();
         }

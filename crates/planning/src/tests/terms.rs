@@ -10,7 +10,7 @@ const MODEM: PathIndex = PathIndex(1);
 
 /// Two paths, "quick" of 10 ms and "slow" of 30 ms, of which the second has these keys, and applications of 200 bytes
 /// every 20 ms with these targets, in ms.
-fn config(planner: &str, targets: &[Option<u64>]) -> Config {
+fn config(planner: &str, targets: &[Option<u64>]) -> PlannerConfig {
     let app = |(number, target): (usize, &Option<u64>)| {
         let target = target.map_or(String::new(), |ms| format!("latency_target = \"{ms}ms\"\n"));
         format!(
@@ -19,7 +19,7 @@ fn config(planner: &str, targets: &[Option<u64>]) -> Config {
     };
     let apps: String = targets.iter().enumerate().map(app).collect();
     let mut config = with_apps(&apps);
-    config.gateway.planner = match planner {
+    config.planner = match planner {
         "exact" => Planner::Exact,
         _ => Planner::Frugal,
     };
@@ -31,7 +31,7 @@ fn cost(units: f64) -> CostPerGb {
 }
 
 /// Both are up, and all applications are on one.
-fn all_on(config: &Config, path: PathIndex) -> PlannerInput {
+fn all_on(config: &PlannerConfig, path: PathIndex) -> PlannerInput {
     let now = (0..config.apps.len()).map(|app| (AppIndex(app), path));
     PlannerInput {
         now: now.collect(),
@@ -39,11 +39,11 @@ fn all_on(config: &Config, path: PathIndex) -> PlannerInput {
     }
 }
 
-fn planned(config: &Config, input: &PlannerInput, mode: PlanMode) -> Vec<Option<usize>> {
+fn planned(config: &PlannerConfig, input: &PlannerInput, mode: PlanMode) -> Vec<Option<usize>> {
     paths(&answer(config, input, mode))
 }
 
-fn answer(config: &Config, input: &PlannerInput, mode: PlanMode) -> Plan {
+fn answer(config: &PlannerConfig, input: &PlannerInput, mode: PlanMode) -> Plan {
     PlanningProblem::new(config, input).answer(config, mode, &ForecastState::default())
 }
 
@@ -122,7 +122,7 @@ fn what_returns_from_a_backup_has_room_to_spare_or_has_waited() {
 }
 
 /// One application with a target of 60 ms, with delays of the backup and of the primary path in ms.
-fn one_beside_a_backup(delays: [u64; 2], at: PathIndex) -> (Config, PlannerInput) {
+fn one_beside_a_backup(delays: [u64; 2], at: PathIndex) -> (PlannerConfig, PlannerInput) {
     let mut config = config("frugal", &[Some(60)]);
     config.paths[CABLE.0].role = PathRole::Backup;
     let mut input = all_on(&config, at);
@@ -207,14 +207,14 @@ fn a_used_up_budget_is_for_essential_applications_without_another_path() {
 #[test]
 fn without_a_planner_the_first_primary_path_is_taken() {
     let mut config = config("frugal", &[Some(20), None]);
-    config.gateway.planner = Planner::Off;
+    config.planner = Planner::Off;
     config.paths[CABLE.0].role = PathRole::Backup;
     let input = all_on(&config, CABLE);
     assert_eq!(planned(&config, &input, PlanMode::Revise), [Some(1); 2]);
 }
 
 /// A random problem: three paths and some applications, on random paths.
-fn random(seed: u64) -> (Config, PlannerInput) {
+fn random(seed: u64) -> (PlannerConfig, PlannerInput) {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut below = move |n: u64| {
         // xorshift64, G. Marsaglia 2003.
@@ -251,6 +251,7 @@ fn random(seed: u64) -> (Config, PlannerInput) {
         endpoints.join(", ")
     );
     let config = Config::parse(&text, "random.toml").unwrap_or_else(|error| panic!("{error}"));
+    let config = PlannerConfig::of(&config);
     let up = (0..3).map(|path| ((PathIndex(path), PeerIndex(0)), None));
     let now = (0..config.apps.len()).map(|app| (AppIndex(app), PathIndex(below(3) as usize)));
     let input = PlannerInput {
@@ -262,11 +263,11 @@ fn random(seed: u64) -> (Config, PlannerInput) {
 }
 
 /// A large problem: paths that three quarters of their rate would be enough for, and messages of 200 bytes every 20 ms.
-fn large(paths: usize, apps: usize) -> (Config, PlannerInput) {
+fn large(paths: usize, apps: usize) -> (PlannerConfig, PlannerInput) {
     let (mut config, mut input) = random(1);
     let (path, app) = (config.paths[0].clone(), config.apps[0].clone());
     let each = Bandwidth::from_bits_per_second(110_000 * apps as u64 * 4 / 3 / paths as u64);
-    let path = |number: usize| keiro_control::config::Path {
+    let path = |number: usize| PlannedPath {
         rate: Some(each),
         delay: Some(Duration::from_millis(5 + 7 * (number as u64 % 8))),
         ..path.clone()
@@ -301,10 +302,10 @@ fn time_of_plans_with_and_without_prices() {
             let [mut without, mut with] = [Duration::MAX; 2];
             let mut unmet_of = [0, 0];
             for _ in 0..rounds {
-                let one = answer(&free, &inputs[0], mode);
-                let two = answer(&priced, &inputs[1], mode);
+                let (one, one_took) = timed(|| answer(&free, &inputs[0], mode));
+                let (two, two_took) = timed(|| answer(&priced, &inputs[1], mode));
                 (inputs[0].now, inputs[1].now) = (one.paths(), two.paths());
-                (without, with) = (without.min(one.took), with.min(two.took));
+                (without, with) = (without.min(one_took), with.min(two_took));
                 unmet_of = [unmet(&one, &free), unmet(&two, &priced)];
             }
             println!(
@@ -317,7 +318,7 @@ fn time_of_plans_with_and_without_prices() {
     }
 }
 
-fn with_terms(config: &Config, seed: u64) -> Config {
+fn with_terms(config: &PlannerConfig, seed: u64) -> PlannerConfig {
     let mut config = config.clone();
     for (number, path) in config.paths.iter_mut().enumerate() {
         let digit = (seed / 3_u64.pow(number as u32)) % 3;
@@ -331,7 +332,7 @@ fn with_terms(config: &Config, seed: u64) -> Config {
 }
 
 /// Only those that have a target: others bear what they get.
-fn unmet(plan: &Plan, config: &Config) -> usize {
+fn unmet(plan: &Plan, config: &PlannerConfig) -> usize {
     let with_target = plan.apps.iter().zip(&config.apps);
     let with_target = with_target.filter(|(_, app)| app.latency_target.is_some());
     with_target.filter(|(app, _)| app.is_unmet()).count()

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use keiro_control::config::{App, AppIndex, Config, PathIndex, PathTerms, PeerIndex};
+use keiro_control::config::{App, AppIndex, PathIndex, PathTerms, PeerIndex};
 use keiro_planner::{
     delay::AppSpec,
     queueing::{Spread, Traffic, TrafficWindow, WindowHalf},
@@ -13,69 +13,69 @@ use keiro_planner::{
 };
 use keiro_units::{ByteCount, Probability};
 
-use super::line_use::SharedLines;
+use crate::line_use::SharedLines;
 
 /// Measurements and assignments that a plan is made from. Keys are positions in the configuration
 /// that is planned.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PlannerInput {
+pub struct PlannerInput {
     /// Paths to peers that are up, with their measured levels; `None`: nothing measured yet.
-    pub(crate) up: BTreeMap<(PathIndex, PeerIndex), Option<PathSample>>,
+    pub up: BTreeMap<(PathIndex, PeerIndex), Option<PathSample>>,
     /// Those of `up` that are on hold-down or only expected to come up. Applications move to them
     /// only if they must.
-    pub(crate) hold_downs: BTreeMap<(PathIndex, PeerIndex), PathHoldDown>,
+    pub hold_downs: BTreeMap<(PathIndex, PeerIndex), PathHoldDown>,
     /// Paths to peers, up or down, that flap. Applications that are to be on one of them wait elsewhere until
     /// it has stayed up.
-    pub(crate) flapping: BTreeSet<(PathIndex, PeerIndex)>,
+    pub flapping: BTreeSet<(PathIndex, PeerIndex)>,
     /// Of paths to peers, beside what the configuration says of them: the terms of the other end, and whose budget is
     /// used up.
-    pub(crate) terms: BTreeMap<(PathIndex, PeerIndex), PathTerms>,
+    pub terms: BTreeMap<(PathIndex, PeerIndex), PathTerms>,
     /// What paths lose of applications, where that is more than these tolerate.
-    pub(crate) excess_losses: BTreeMap<(AppIndex, PathIndex), ExcessLoss>,
+    pub excess_losses: BTreeMap<(AppIndex, PathIndex), ExcessLoss>,
     /// Applications that an operator has put on a path.
-    pub(crate) operator: BTreeMap<AppIndex, PathIndex>,
+    pub operator: BTreeMap<AppIndex, PathIndex>,
     /// The present path of each application, or the one it was on last.
-    pub(crate) now: BTreeMap<AppIndex, PathIndex>,
+    pub now: BTreeMap<AppIndex, PathIndex>,
     /// Applications that are on no path: what they send waits.
-    pub(crate) waiting: BTreeSet<AppIndex>,
+    pub waiting: BTreeSet<AppIndex>,
     /// The path that the site's plan gives them, if there is a site.
-    pub(crate) site: BTreeMap<AppIndex, PathIndex>,
+    pub site: BTreeMap<AppIndex, PathIndex>,
     /// Those of `site` that its plan has placed with regard to what paths cost.
-    pub(crate) priced_by_site: BTreeSet<AppIndex>,
+    pub priced_by_site: BTreeSet<AppIndex>,
     /// Measured traffic, where enough was measured.
-    pub(crate) workloads: BTreeMap<AppIndex, MeasuredWorkload>,
+    pub workloads: BTreeMap<AppIndex, MeasuredWorkload>,
     /// Applications that are sending now.
-    pub(crate) sending: BTreeSet<AppIndex>,
+    pub sending: BTreeSet<AppIndex>,
     /// Longer observations that forecasts rest on.
-    pub(crate) traffic_windows: BTreeMap<AppIndex, TrafficWindow>,
+    pub traffic_windows: BTreeMap<AppIndex, TrafficWindow>,
     /// Measured delays, where enough messages were measured on the present path.
-    pub(crate) measured: BTreeMap<AppIndex, MeasuredDelay>,
+    pub measured: BTreeMap<AppIndex, MeasuredDelay>,
     /// Applications that have been on a path that costs more than they may need for so long that they return as soon as
     /// a cheaper one meets their target.
-    pub(crate) overdue: BTreeSet<AppIndex>,
+    pub overdue: BTreeSet<AppIndex>,
     /// No application has sent anything yet, so moves disturb none.
-    pub(crate) unused: bool,
+    pub unused: bool,
     /// What other gateways of the site send over the paths.
-    pub(crate) shared: SharedLines,
+    pub shared: SharedLines,
 }
 
 /// The part of an application's traffic that a path loses without repair, and the part that it tolerates.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct ExcessLoss {
-    pub(crate) loss: Probability,
-    pub(crate) tolerance: Probability,
+pub struct ExcessLoss {
+    pub loss: Probability,
+    pub tolerance: Probability,
 }
 
 /// The measured delay of an application on its present path.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct MeasuredDelay {
-    pub(crate) mean: Duration,
-    pub(crate) p99: Duration,
+pub struct MeasuredDelay {
+    pub mean: Duration,
+    pub p99: Duration,
 }
 
 /// Measured traffic of an application.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum MeasuredWorkload {
+pub enum MeasuredWorkload {
     /// It sends this workload.
     Sending(Workload),
     /// It sent this before the restart, and too little since.
@@ -86,7 +86,7 @@ pub(crate) enum MeasuredWorkload {
 
 /// The source of a workload that is planned with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WorkloadSource {
+pub enum WorkloadSource {
     /// The configuration gives all of it.
     Configured,
     /// What the configuration leaves open is measured.
@@ -101,15 +101,15 @@ pub(crate) enum WorkloadSource {
 
 /// What an application sends, as the planner sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Workload {
+pub struct Workload {
     /// Mean length.
-    pub(crate) length: ByteCount,
+    pub length: ByteCount,
     /// Mean interval.
-    pub(crate) interval: Duration,
+    pub interval: Duration,
     /// How much lengths vary.
-    pub(crate) length_spread: Spread,
+    pub length_spread: Spread,
     /// How much intervals vary.
-    pub(crate) interval_spread: Spread,
+    pub interval_spread: Spread,
 }
 
 /// Assumed for an application whose traffic is unknown or that has stopped. Ours: almost no load,
@@ -132,7 +132,7 @@ const SPREADS_ALIKE: f64 = 1.0;
 const SPREAD_NOISE: f64 = 0.5;
 
 /// Whether a measured workload differs from the planned one beyond noise.
-pub(crate) fn is_other_workload(planned: Workload, measured: Workload) -> bool {
+pub fn is_other_workload(planned: Workload, measured: Workload) -> bool {
     let differs = |a: f64, b: f64| (a - b).abs() > LOAD_NOISE * a.max(b);
     let length = |workload: Workload| workload.length.get() as f64;
     let rate = |workload: Workload| length(workload) / workload.interval.as_secs_f64().max(1e-9);
@@ -148,7 +148,7 @@ pub(crate) fn is_other_workload(planned: Workload, measured: Workload) -> bool {
 
 /// The workload that `app` is planned with (configured, else measured, else almost none) and its
 /// source.
-pub(crate) fn workload_of(app: &App, seen: Option<MeasuredWorkload>) -> (Workload, WorkloadSource) {
+pub fn workload_of(app: &App, seen: Option<MeasuredWorkload>) -> (Workload, WorkloadSource) {
     let (base, origin) = match seen {
         Some(MeasuredWorkload::Sending(workload)) => (workload, WorkloadSource::Measured),
         Some(MeasuredWorkload::BeforeRestart(workload)) => {
@@ -170,7 +170,7 @@ pub(crate) fn workload_of(app: &App, seen: Option<MeasuredWorkload>) -> (Workloa
 }
 
 /// What `app` sends, for forecasts.
-pub(crate) fn traffic_of(app: &App, seen: Option<MeasuredWorkload>) -> Traffic {
+pub fn traffic_of(app: &App, seen: Option<MeasuredWorkload>) -> Traffic {
     let (workload, _) = workload_of(app, seen);
     let spec = AppSpec {
         length: workload.length,
@@ -189,13 +189,13 @@ pub(crate) fn traffic_of(app: &App, seen: Option<MeasuredWorkload>) -> Traffic {
 }
 
 /// Whether the configuration describes the traffic completely.
-pub(crate) fn is_described(app: &App) -> bool {
+fn is_described(app: &App) -> bool {
     app.length.is_some() && app.interval.is_some()
 }
 
 impl ExcessLoss {
     /// The loss in tolerances, more than one.
-    pub(super) fn ratio(&self) -> f64 {
+    pub(crate) fn ratio(&self) -> f64 {
         self.loss.get() / self.tolerance.get().max(f64::MIN_POSITIVE)
     }
 }
@@ -203,7 +203,7 @@ impl ExcessLoss {
 impl PlannerInput {
     /// Whether these inputs differ from `now` enough for a new plan. What was planned with stays in
     /// the inputs until it is wrong, so any difference counts.
-    pub(crate) fn are_outdated(&self, now: &Self) -> bool {
+    pub fn are_outdated(&self, now: &Self) -> bool {
         self.up != now.up
             || self.hold_downs != now.hold_downs
             || self.flapping != now.flapping
@@ -217,42 +217,43 @@ impl PlannerInput {
     }
 
     /// How many paths to peers are up.
-    pub(crate) fn paths_up(&self) -> usize {
+    pub fn paths_up(&self) -> usize {
         let awaited = |hold_down: &&PathHoldDown| **hold_down == PathHoldDown::Validating;
         self.up.len() - self.hold_downs.values().filter(awaited).count()
     }
 
     /// The hold-down state of a path that is up.
-    pub(crate) fn hold_down(&self, path: PathIndex, peer: PeerIndex) -> PathHoldDown {
+    pub fn hold_down(&self, path: PathIndex, peer: PeerIndex) -> PathHoldDown {
         let hold_down = self.hold_downs.get(&(path, peer)).copied();
         hold_down.unwrap_or(PathHoldDown::Released)
     }
 
     /// Whether an application that is to be on `path` waits elsewhere, because the path flaps. One that is on
     /// it stays.
-    pub(crate) fn is_damped(&self, path: PathIndex, app: AppIndex, peer: PeerIndex) -> bool {
+    pub fn is_damped(&self, path: PathIndex, app: AppIndex, peer: PeerIndex) -> bool {
         self.flapping.contains(&(path, peer)) && self.now.get(&app) != Some(&path)
     }
 
     /// On which terms a path to a peer is used, both ends and its budget considered.
-    pub(crate) fn terms(&self, config: &Config, path: PathIndex, peer: PeerIndex) -> PathTerms {
+    /// `configured`: its terms at this end.
+    pub fn terms(&self, configured: PathTerms, path: PathIndex, peer: PeerIndex) -> PathTerms {
         let more = self.terms.get(&(path, peer)).copied();
-        config[path].terms().with(more.unwrap_or(PathTerms::FREE))
+        configured.with(more.unwrap_or(PathTerms::FREE))
     }
 
     /// What `path` loses of an application, where that is more than it tolerates.
-    pub(crate) fn excess_loss(&self, app: AppIndex, path: PathIndex) -> Option<ExcessLoss> {
+    pub fn excess_loss(&self, app: AppIndex, path: PathIndex) -> Option<ExcessLoss> {
         self.excess_losses.get(&(app, path)).copied()
     }
 
     /// It sends, but its traffic is not known yet.
-    pub(crate) fn is_little_known(&self, index: AppIndex, app: &App) -> bool {
+    pub fn is_little_known(&self, index: AppIndex, app: &App) -> bool {
         let seen = self.workloads.get(&index).copied();
         self.sending.contains(&index) && workload_of(app, seen).1 == WorkloadSource::Assumed
     }
 
     /// What an application's forecast rests on; `None`: on the configuration.
-    pub(crate) fn traffic_window(&self, index: AppIndex, app: &App) -> Option<TrafficWindow> {
+    pub fn traffic_window(&self, index: AppIndex, app: &App) -> Option<TrafficWindow> {
         let nothing = WindowHalf {
             messages: 0,
             length_mean: 0.0,
@@ -269,7 +270,7 @@ impl PlannerInput {
     }
 
     /// The same without measured delays, so that only forecasts are compared with forecasts.
-    pub(crate) fn unmeasured(&self) -> Self {
+    pub fn unmeasured(&self) -> Self {
         Self {
             measured: BTreeMap::new(),
             ..self.clone()
@@ -277,7 +278,7 @@ impl PlannerInput {
     }
 
     /// The same without the site's plan.
-    pub(crate) fn alone(&self) -> Self {
+    pub fn alone(&self) -> Self {
         Self {
             site: BTreeMap::new(),
             ..self.clone()
@@ -285,7 +286,7 @@ impl PlannerInput {
     }
 
     /// The same without one path.
-    pub(crate) fn without(&self, path: PathIndex) -> Self {
+    pub fn without(&self, path: PathIndex) -> Self {
         let mut input = self.clone();
         input.up.retain(|(other, _), _| *other != path);
         input.hold_downs.retain(|(other, _), _| *other != path);

@@ -1,7 +1,7 @@
 //! Refines the planner's answer by forecasts where it leaves a latency target unmet.
 //!
 //! The planner uses eq. 3 on wire sizes, which knows loads but neither queues nor deadlines. Where
-//! the forecast finds a target unmet in its answer, a [`search`](super::search) by estimates looks
+//! the forecast finds a target unmet in its answer, a [`search`](crate::search) by estimates looks
 //! for an assignment that leaves fewer unmet, at any number of applications. What few applications
 //! still miss, and what is missed at the 99th percentile only, [`keiro_planner::plan::Review`]
 //! works on by coarse forecasts. A result is adopted if finer forecasts confirm it.
@@ -23,7 +23,7 @@ use keiro_planner::{
     steer::PlanMode,
 };
 
-use super::{
+use crate::{
     forecast::Sender,
     forecasts::{ForecastResolution, Forecasts},
     problem::PlanningProblem,
@@ -31,12 +31,12 @@ use super::{
 
 /// The assignment that a search ended with.
 #[derive(Clone, Debug)]
-pub(super) struct SearchResult {
-    pub(super) assignment: Vec<usize>,
+pub(crate) struct SearchResult {
+    pub(crate) assignment: Vec<usize>,
     /// Proven best by eq. 3.
-    pub(super) optimal: bool,
+    pub(crate) optimal: bool,
     /// As [`Plan::defers_moves`].
-    pub(super) defers_moves: bool,
+    pub(crate) defers_moves: bool,
 }
 
 /// Work of one search; each set of applications costs the square of its size. Ours: a tenth of a
@@ -52,7 +52,7 @@ const FINE_APPS_MAX: usize = 8;
 const TIGHTER: f64 = 0.95;
 const WIDER: f64 = 1.05;
 /// Up to so many applications, forecasts are asked about every set near the answer.
-pub(super) const REVIEWED_APPS_MAX: usize = 16;
+pub(crate) const REVIEWED_APPS_MAX: usize = 16;
 /// Among more, so many move at most because of their 99th percentiles in one plan.
 const MOVED_FOR_TAILS_MAX: usize = 8;
 /// And so much less work is done for it.
@@ -64,7 +64,7 @@ impl PlanningProblem {
     /// The applications' specifications for the planner, in wire sizes. Where the forecast finds a
     /// target met on the present path but eq. 3 does not, the target is relaxed to eq. 3's delay
     /// there: otherwise the application would move for nothing and be moved back.
-    pub(super) fn planner_specs(
+    pub(crate) fn planner_specs(
         &self,
         forecasts: &mut Forecasts<'_>,
         resolution: ForecastResolution,
@@ -92,7 +92,7 @@ impl PlanningProblem {
     /// The planner's answer, or a better assignment by forecast: one that leaves fewer targets
     /// unmet, or equally many with fewer applications overloaded, or fewer unmet at their 99th
     /// percentile without more lateness.
-    pub(super) fn refined(
+    pub(crate) fn refined(
         &self,
         planned: Vec<usize>,
         plan_mode: PlanMode,
@@ -147,7 +147,7 @@ impl PlanningProblem {
     }
 
     /// The resolution of forecasts that are asked about many plans, before one is asked for at `resolution`.
-    pub(super) fn search_resolution(&self, resolution: ForecastResolution) -> ForecastResolution {
+    pub(crate) fn search_resolution(&self, resolution: ForecastResolution) -> ForecastResolution {
         let is_cheap = self.scheduler == Scheduler::Fifo || self.apps.len() <= FINE_APPS_MAX;
         match resolution {
             ForecastResolution::Fine if !is_cheap => ForecastResolution::Medium,
@@ -234,7 +234,7 @@ impl PlanningProblem {
 
     /// The allowed paths, with fallback paths added for the applications that are `unmet` or
     /// already on them. To make room for those that are `unmet`, others may take paths that cost more.
-    pub(super) fn with_spares(&self, planned: &[usize], unmet: &BTreeSet<usize>) -> Vec<Vec<bool>> {
+    pub(crate) fn with_spares(&self, planned: &[usize], unmet: &BTreeSet<usize>) -> Vec<Vec<bool>> {
         let mut may = self.allowed.clone();
         let has_target = |app: usize| self.app_specs[app].latency_target.is_some();
         // An overload without a target is no reason to pay.
@@ -255,7 +255,7 @@ impl PlanningProblem {
     }
 
     /// The present assignment, if every application is where it may be.
-    pub(super) fn in_force(&self) -> Option<Vec<usize>> {
+    pub(crate) fn in_force(&self) -> Option<Vec<usize>> {
         let places = self.at.iter().zip(&self.allowed);
         places
             .map(|(at, allowed)| at.filter(|path| allowed[*path]))

@@ -1,7 +1,7 @@
 //! Takes applications back from backups and costly paths where cheaper ones meet their targets too.
 //!
 //! The planner and its refinement meet as many latency targets as they can. What they spend on it is decided by what
-//! each application may take ([`problem`](super::problem)): the cheapest paths, and others for a target that these miss.
+//! each application may take ([`problem`](crate::problem)): the cheapest paths, and others for a target that these miss.
 //! Here, applications go back to cheaper paths by estimates ([`thrifty`]), and where there are few by forecasts of
 //! single moves, as far as the forecast of the whole confirms that no further target is missed.
 //!
@@ -15,7 +15,7 @@ use keiro_planner::{
     steer::PlanMode,
 };
 
-use super::{
+use crate::{
     forecasts::{ForecastResolution, Forecasts, members},
     problem::PlanningProblem,
     refine::REVIEWED_APPS_MAX,
@@ -25,7 +25,7 @@ use super::{
 const WORK: u64 = 400_000;
 /// Passes; each is corrected by the forecast for what the one before it found.
 const PASSES: usize = 3;
-/// Single moves that are checked by forecast, in all. As those of [`improve`](super::improve).
+/// Single moves that are checked by forecast, in all. As those of [`improve`](crate::improve).
 const MOVES_MAX: usize = 64;
 /// Estimates are off by less than this part: a target that is missed by more is not worth a forecast.
 const ESTIMATE_ERROR: f64 = 0.25;
@@ -49,7 +49,7 @@ struct EconomyTerms {
 
 impl PlanningProblem {
     /// Some application may choose among paths that cost differently.
-    pub(super) fn has_prices(&self) -> bool {
+    pub(crate) fn has_prices(&self) -> bool {
         let differ = |app: usize| {
             let of_app = self.affordable[app].iter().zip(&self.terms[app]);
             let mut prices = of_app
@@ -63,7 +63,7 @@ impl PlanningProblem {
 
     /// `planned`, with applications on cheaper paths where no further target is missed; or another plan that misses
     /// fewer, if `planned` misses some that can be met.
-    pub(super) fn economical(
+    pub(crate) fn economical(
         &self,
         planned: Vec<usize>,
         plan_mode: PlanMode,

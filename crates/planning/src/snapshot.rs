@@ -3,18 +3,26 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use keiro_control::{
-    config::{AppIndex, Config, PathIndex, PeerIndex},
-    protocol::{ModelState, PathTermsSnapshot, PlanSnapshot, PlannedApp},
+    config::{AppIndex, PathIndex, PeerIndex},
+    protocol::{
+        DelayTerms, ExcessLossSnapshot, ModelState, PathTermsSnapshot, PlanSnapshot, PlannedApp,
+    },
 };
+use keiro_planner::delay::Prediction;
+use keiro_units::Bandwidth;
 
 use crate::{
-    explain::{delay_terms, excess_loss},
-    planning::{AppAssignment, ExpectedDelay, Plan, PlannerInput, SharedLines, rate_of_messages},
+    config::PlannerConfig,
+    expected_delay::ExpectedDelay,
+    forecast::DelayForecast,
+    input::{ExcessLoss, PlannerInput},
+    line_use::{SharedLines, rate_of_messages},
+    plan::{AppAssignment, Plan},
 };
 
 /// A plan that is not in force, beside the paths that are, `now`; no measurement has confirmed it.
-pub(crate) fn plan_snapshot(
-    config: &Config,
+pub fn plan_snapshot(
+    config: &PlannerConfig,
     planned: &Plan,
     now: &BTreeMap<AppIndex, PathIndex>,
     shared: &SharedLines,
@@ -28,7 +36,7 @@ pub(crate) fn plan_snapshot(
         let expected = planned.expected.as_ref();
         PlannedApp {
             name: app.name.to_string(),
-            peer: config[app.peer].name.to_string(),
+            peer: config[app.peer].to_string(),
             path: planned.path.map(name),
             path_now: now.get(&AppIndex(number)).copied().map(name),
             assigned_by: planned.by,
@@ -63,8 +71,8 @@ pub(crate) fn plan_snapshot(
     PlanSnapshot {
         alone: false,
         site: None,
-        planner: config.gateway.planner,
-        tolerance_ratio: config.gateway.tolerance.get(),
+        planner: config.planner,
+        tolerance_ratio: config.tolerance.get(),
         feasible: unmet == 0,
         optimal: planned.optimal,
         model: ModelState::Unverified,
@@ -84,11 +92,40 @@ pub(crate) fn plan_snapshot(
 }
 
 /// The paths of applications that are on one. Of the others, the planner's input has the last one.
-pub(crate) fn paths_in_use(config: &Config, input: &PlannerInput) -> BTreeMap<AppIndex, PathIndex> {
+pub fn paths_in_use(config: &PlannerConfig, input: &PlannerInput) -> BTreeMap<AppIndex, PathIndex> {
     let reached: BTreeSet<PeerIndex> = input.up.keys().map(|(_, peer)| *peer).collect();
     let is_in_use =
         |app: &AppIndex| reached.contains(&config[*app].peer) && !input.waiting.contains(app);
     let now = input.now.iter();
     let in_use = now.filter(|(app, _)| is_in_use(app));
     in_use.map(|(app, path)| (*app, *path)).collect()
+}
+
+/// The terms of a prediction, for the protocol. `site_load`: what other gateways of the site send of
+/// Q.
+pub fn delay_terms(
+    prediction: &Prediction,
+    forecast: Option<&DelayForecast>,
+    expected: &ExpectedDelay,
+    site_load: Bandwidth,
+) -> DelayTerms {
+    let terms = &prediction.terms;
+    DelayTerms {
+        propagation_seconds: terms.propagation.as_secs_f64(),
+        length_bytes: terms.length.get() as f64,
+        rate_bits_per_second: terms.bandwidth.as_bits_per_second() as f64,
+        other_load_bits_per_second: terms.others.as_bits_per_second() as f64,
+        site_load_bits_per_second: site_load.as_bits_per_second() as f64,
+        paper_delay_seconds: prediction.delay.finite().map(|delay| delay.as_secs_f64()),
+        predicted_delay_seconds: expected.predicted_seconds(),
+        predicted: forecast.map(DelayForecast::percentiles).unwrap_or_default(),
+    }
+}
+
+/// What a path loses of an application, for the protocol.
+pub fn excess_loss(ExcessLoss { loss, tolerance }: ExcessLoss) -> ExcessLossSnapshot {
+    ExcessLossSnapshot {
+        loss_ratio: loss.get(),
+        tolerance_ratio: tolerance.get(),
+    }
 }

@@ -9,7 +9,7 @@ use keiro_planner::{
     steer::PlanMode,
 };
 
-use super::{
+use crate::{
     forecast::gateway,
     forecasts::{ForecastResolution, Forecasts, members_by_path},
     problem::PlanningProblem,
@@ -33,7 +33,7 @@ const MOVE_COST: MoveCost = MoveCost {
 impl PlanningProblem {
     /// An assignment that leaves fewer unmet than `planned`, or equally many and fewer overloaded, by forecasts of the
     /// second resolution; `planned` if there is none. The first resolution is used in the search.
-    pub(super) fn improved_by_search(
+    pub(crate) fn improved_by_search(
         &self,
         planned: &[usize],
         plan_mode: PlanMode,
@@ -87,7 +87,7 @@ impl PlanningProblem {
     }
 
     /// `planned`, with applications without a target moved to paths of less delay where no target suffers.
-    pub(super) fn with_lower_delays(&self, planned: &[usize], plan_mode: PlanMode) -> Vec<usize> {
+    pub(crate) fn with_lower_delays(&self, planned: &[usize], plan_mode: PlanMode) -> Vec<usize> {
         let is_patient = |app: usize| self.app_specs[app].latency_target.is_none();
         if !(0..self.apps.len()).any(is_patient) {
             return planned.to_vec();
@@ -106,7 +106,7 @@ impl PlanningProblem {
         self.target_search(&may).lower_delays(planned, cost, WORK)
     }
 
-    pub(super) fn target_search(&self, may: &[Vec<bool>]) -> TargetSearch {
+    pub(crate) fn target_search(&self, may: &[Vec<bool>]) -> TargetSearch {
         let estimate = |path: usize| {
             // The forecast corrects what this leaves out of a line that other gateways use.
             PathEstimate::new(
@@ -127,7 +127,7 @@ impl PlanningProblem {
         TargetSearch::new(paths, apps)
     }
 
-    pub(super) fn calibrate(
+    pub(crate) fn calibrate(
         &self,
         search: &mut TargetSearch,
         assignment: &[usize],

@@ -6,11 +6,11 @@ use keiro_control::config::{AggregationMode, App, AppIndex, Class, Config, Tenan
 use keiro_planner::steer::LossUnit;
 use keiro_units::Probability;
 
-use crate::planning::ExcessLoss;
+use crate::input::ExcessLoss;
 
 /// The loss tolerances of one configuration's applications.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct LossNeeds {
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LossNeeds {
     /// One for each of the configuration's applications; `None`: its losses are repaired, which costs time only,
     /// and the configuration sets no tolerance.
     needs: Vec<Option<LossNeed>>,
@@ -20,10 +20,10 @@ pub(crate) struct LossNeeds {
 
 /// The need of an application whose losses are not repaired.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct LossNeed {
+pub struct LossNeed {
     /// The ratio that may be lost.
-    pub(crate) tolerance: Probability,
-    pub(crate) of: LossUnit,
+    pub tolerance: Probability,
+    pub of: LossUnit,
 }
 
 /// Tolerance of traffic that is not repaired, in per cent. Ours: voice conceals as much, and beyond it TCP that
@@ -31,7 +31,7 @@ pub(crate) struct LossNeed {
 const TOLERANCE_PER_CENT: u64 = 1;
 
 impl LossNeeds {
-    pub(crate) fn of(config: &Config) -> Self {
+    pub fn of(config: &Config) -> Self {
         let tenants = config.tenants.iter();
         let with_packets: BTreeSet<AppIndex> = tenants.flat_map(apps_of_packets).collect();
         let listeners = config.listeners.iter().map(|listener| listener.app);
@@ -62,13 +62,18 @@ impl LossNeeds {
         Self { needs, tolerances }
     }
 
+    /// Adds an application whose need is that of another one.
+    pub(crate) fn add_like(&mut self, app: AppIndex) {
+        self.needs.push(self.get(app));
+    }
+
     /// `None`: the application has no tolerance.
-    pub(crate) fn get(&self, app: AppIndex) -> Option<LossNeed> {
+    pub fn get(&self, app: AppIndex) -> Option<LossNeed> {
         self.needs.get(app.0).copied().flatten()
     }
 
     /// The tolerances of all applications, each once.
-    pub(crate) fn tolerances(&self) -> &[Probability] {
+    pub fn tolerances(&self) -> &[Probability] {
         &self.tolerances
     }
 }
@@ -76,7 +81,7 @@ impl LossNeeds {
 impl LossNeed {
     /// The application's loss on a path with packet loss `loss`, if it exceeds the tolerance. Aggregates count as sent
     /// twice.
-    pub(crate) fn excess(&self, loss: Probability) -> Option<ExcessLoss> {
+    pub fn excess(&self, loss: Probability) -> Option<ExcessLoss> {
         let tolerance = self.tolerance;
         let loss = match self.of {
             LossUnit::Packets => loss,
@@ -87,7 +92,7 @@ impl LossNeed {
 }
 
 /// The applications that carry a tenant's IP packets.
-pub(crate) fn apps_of_packets(tenant: &Tenant) -> impl Iterator<Item = AppIndex> {
+pub fn apps_of_packets(tenant: &Tenant) -> impl Iterator<Item = AppIndex> {
     let whole = tenant.peers.iter().map(|peer| peer.app);
     let classes = tenant.class_apps.values().flatten().map(|of| of.app);
     whole
@@ -112,7 +117,7 @@ mod tests {
             app("web", "stream", ""),
             app("strict", "message", "loss = \"2%\"\n"),
         ];
-        let config = crate::planning::tests::with_apps(&apps.concat());
+        let config = crate::testing::with_apps(&apps.concat());
         let needs = LossNeeds::of(&config);
         let tolerances =
             (0..apps.len()).map(|app| needs.get(AppIndex(app)).map(|need| need.tolerance.get()));

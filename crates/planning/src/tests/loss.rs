@@ -4,21 +4,12 @@ use keiro_control::config::Planner;
 
 use super::*;
 
-/// Two gateways with two paths, "quick" of 10 ms and "slow" of 30 ms, and these applications to the peer "osaka".
-pub(crate) fn with_apps(apps: &str) -> Config {
-    let text = format!(
-        "[gateway]\nname = \"a\"\n\
-         [[path]]\nname = \"quick\"\nlocal = \"192.0.2.1:4500\"\nrate = \"20Mbit\"\ndelay = \"10ms\"\n\
-         [[path]]\nname = \"slow\"\nlocal = \"198.51.100.1:4500\"\nrate = \"20Mbit\"\ndelay = \"30ms\"\n\
-         [[peer]]\nname = \"osaka\"\npublic_key = \"{}\"\n\
-         endpoints = {{ quick = \"192.0.2.2:4500\", slow = \"198.51.100.2:4500\" }}\n{apps}",
-        keiro_control::PublicKey::from_bytes([9; 32])
-    );
-    Config::parse(&text, "apps.toml").unwrap_or_else(|error| panic!("{error}"))
-}
-
 /// The paths that are planned for applications on the path "quick", which loses as much of them.
-fn planned_beside_loss(config: &Config, lost: &[(usize, PathIndex, f64)], mode: PlanMode) -> Plan {
+fn planned_beside_loss(
+    config: &PlannerConfig,
+    lost: &[(usize, PathIndex, f64)],
+    mode: PlanMode,
+) -> Plan {
     let tolerance = Probability::new(0.01).unwrap();
     let excess = |(app, path, loss): &(usize, PathIndex, f64)| {
         let loss = Probability::new(*loss).unwrap();
@@ -51,7 +42,7 @@ fn an_application_leaves_a_path_that_loses_more_than_it_bears() {
                 let apps =
                     datagrams("voice", THIN) + &datagrams("sensors", &format!("{THIN}{target}"));
                 let mut config = with_apps(&apps);
-                config.gateway.planner = match planner {
+                config.planner = match planner {
                     "exact" => Planner::Exact,
                     _ => Planner::Frugal,
                 };

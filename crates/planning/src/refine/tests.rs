@@ -1,4 +1,4 @@
-use std::time::{Duration, Instant as Stopwatch};
+use std::time::Duration;
 
 use keiro_control::config::{AppIndex, Config, PathIndex, PeerIndex};
 use keiro_units::{Bandwidth, ByteCount};
@@ -6,11 +6,12 @@ use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 
 use super::*;
-use crate::planning::{
-    AppAssignment, MeasuredDelay, Plan, PlannerInput,
+use crate::{
+    AppAssignment, MeasuredDelay, Plan, PlannerConfig, PlannerInput,
     forecast::{ForecastState, resolution},
     forecasts::P99Check,
-    tests::{all_on_a_path_that_takes_long, both_up, bulk, bursty_a5, paper, placed},
+    testing::{self, both_up, bulk, placed},
+    tests::timed,
 };
 
 const SEED: u64 = 7;
@@ -22,7 +23,7 @@ fn drawn(
     plan_mode: &str,
     paths_max: usize,
     apps_max: usize,
-) -> (Config, PlannerInput) {
+) -> (PlannerConfig, PlannerInput) {
     let mut random = ChaCha12Rng::seed_from_u64(SEED);
     random.set_stream(number);
     let mut unit = || (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
@@ -47,7 +48,8 @@ fn drawn(
             "[[app]]\nname = \"A{app}\"\nclass = \"message\"\npeer = \"b\"\n"
         ));
     }
-    let mut config = Config::parse(&text, "drawn.toml").unwrap_or_else(|error| panic!("{error}"));
+    let config = Config::parse(&text, "drawn.toml").unwrap_or_else(|error| panic!("{error}"));
+    let mut config = PlannerConfig::of(&config);
     for path in &mut config.paths {
         path.rate = Some(Bandwidth::from_bits_per_second(
             (10e6 * 20_f64.powf(unit())) as u64,
@@ -60,7 +62,7 @@ fn drawn(
     let sum: f64 = weights.iter().sum();
     for (app, weight) in config.apps.iter_mut().zip(&weights) {
         let length = ByteCount::new((1000.0 * 1000_f64.powf(unit())) as u64);
-        let bits = crate::planning::forecast::wire_length(length).get() as f64 * 8.0;
+        let bits = crate::forecast::wire_length(length).get() as f64 * 8.0;
         let path = &config.paths[(unit() * paths as f64) as usize];
         let idle = path.delay.unwrap_or_default().as_secs_f64()
             + bits / path.rate_bound().as_bits_per_second() as f64;
@@ -76,12 +78,12 @@ fn drawn(
     (config, input)
 }
 
-fn answer(config: &Config, input: &PlannerInput, plan_mode: PlanMode) -> Plan {
+fn answer(config: &PlannerConfig, input: &PlannerInput, plan_mode: PlanMode) -> Plan {
     PlanningProblem::new(config, input).answer(config, plan_mode, &ForecastState::default())
 }
 
 /// Of all assignments the fewest unmet, by the forecast that is shown.
-fn least_unmet(config: &Config, input: &PlannerInput) -> usize {
+fn least_unmet(config: &PlannerConfig, input: &PlannerInput) -> usize {
     let (problem, forecast_state) = (
         PlanningProblem::new(config, input),
         ForecastState::default(),
@@ -110,7 +112,8 @@ fn least_unmet(config: &Config, input: &PlannerInput) -> usize {
 fn headers_that_overload_a_path_are_planned_with() {
     // Without headers A1 and A2 fit on path 1.
     for planner in ["frugal", "exact"] {
-        let mut config = paper(&format!("planner = \"{planner}\""), "");
+        let config = testing::paper(&format!("planner = \"{planner}\""), "");
+        let mut config = PlannerConfig::of(&config);
         config.paths[0].rate = Some(Bandwidth::from_mbit_per_second(50));
         let up = (0..2).map(|path| ((PathIndex(path), PeerIndex(0)), None));
         let mut input = PlannerInput {
@@ -141,14 +144,13 @@ fn worse(scheduler: &str, problems: u64, paths_max: usize, apps_max: usize) -> [
         let plan_mode = format!("planner = \"{planner}\"\nscheduler = \"{scheduler}\"");
         let (config, mut input) = drawn(number, &plan_mode, paths_max, apps_max);
         let least = least_unmet(&config, &input);
-        let started = Stopwatch::now();
-        let anew = answer(&config, &input, PlanMode::FromScratch);
+        let (anew, anew_took) = timed(|| answer(&config, &input, PlanMode::FromScratch));
         worse[0] += usize::from(anew.unmet() > least);
         let on_first = |app| (AppIndex(app), PathIndex(0));
         input.now = (0..config.apps.len()).map(on_first).collect();
-        let revised = answer(&config, &input, PlanMode::Revise);
+        let (revised, revised_took) = timed(|| answer(&config, &input, PlanMode::Revise));
         worse[1] += usize::from(revised.unmet() > least);
-        longest = longest.max(started.elapsed());
+        longest = longest.max(anew_took).max(revised_took);
     }
     println!("{scheduler}, seed {SEED}: {worse:?} of {problems} worse; longest {longest:?}");
     worse
@@ -188,7 +190,7 @@ fn plans_do_not_go_round_in_circles() {
 /// of 10 ms; the first path is idle. `measured` are A5's measured mean and 99th percentile in
 /// milliseconds.
 fn behind_long_messages([mean, p99]: [u64; 2], first_delay_ms: u64) -> Plan {
-    let mut config = paper("scheduler = \"fifo\"", "");
+    let mut config = PlannerConfig::of(&testing::paper("scheduler = \"fifo\"", ""));
     for other in &mut config.apps[..4] {
         other.latency_target = None;
         other.length = Some(ByteCount::new(100));
@@ -230,7 +232,7 @@ fn for_some_messages_no_app_goes_where_they_are_not_surely_in_time() {
 /// As [`behind_long_messages`], with 99th percentiles of 14 ms, but the long messages are A1's (if
 /// `is_behind`), and A2's traffic on this path is unknown.
 fn beside_an_unknown(path: usize, is_sending: bool, is_behind: bool) -> Plan {
-    let mut config = paper("scheduler = \"fifo\"", "");
+    let mut config = PlannerConfig::of(&testing::paper("scheduler = \"fifo\"", ""));
     for other in &mut config.apps[..4] {
         other.latency_target = None;
         other.length = Some(ByteCount::new(100));
@@ -288,7 +290,8 @@ fn lateness_that_is_not_the_paths_fault_moves_no_app() {
 }
 
 fn bursts_of_a5(mean_ms: u64) -> Plan {
-    let (config, input) = bursty_a5(mean_ms);
+    let (config, input) = testing::bursty_a5(mean_ms);
+    let config = PlannerConfig::of(&config);
     let planned = answer(&config, &input, PlanMode::Revise);
     assert!(planned.apps[4].forecast.is_none_or(|o| o.mean().is_none()));
     planned
@@ -310,7 +313,8 @@ fn places(planned: &Plan) -> Vec<usize> {
 #[test]
 fn others_gain_too_where_some_are_in_need() {
     for (first_ms, is_known) in [(65, false), (85, false), (65, true)] {
-        let (config, mut input) = all_on_a_path_that_takes_long("exact", first_ms);
+        let (config, mut input) = testing::all_on_a_path_that_takes_long("exact", first_ms);
+        let config = PlannerConfig::of(&config);
         if is_known {
             input.workloads.insert(AppIndex(2), bulk());
         }
@@ -330,7 +334,8 @@ fn others_gain_too_where_some_are_in_need() {
 #[test]
 fn no_app_gains_by_joining_one_of_which_too_little_is_known() {
     let place_of_ctl = |is_sending: bool| {
-        let (config, mut input) = all_on_a_path_that_takes_long("exact", 3);
+        let (config, mut input) = testing::all_on_a_path_that_takes_long("exact", 3);
+        let config = PlannerConfig::of(&config);
         input.now.insert(AppIndex(0), PathIndex(2));
         if !is_sending {
             input.sending.remove(&AppIndex(2));
@@ -346,7 +351,8 @@ fn no_app_gains_by_joining_one_of_which_too_little_is_known() {
 
 #[test]
 fn an_application_with_a_target_that_is_met_stays_and_one_without_goes_where_it_is_quicker() {
-    let (config, input) = all_on_a_path_that_takes_long("frugal", 65);
+    let (config, input) = testing::all_on_a_path_that_takes_long("frugal", 65);
+    let config = PlannerConfig::of(&config);
     let planned = answer(&config, &input, PlanMode::Revise);
     assert_eq!(planned.unmet(), 0);
     assert_eq!((places(&planned)[2], places(&planned)[4]), (0, 2));
@@ -354,7 +360,7 @@ fn an_application_with_a_target_that_is_met_stays_and_one_without_goes_where_it_
 
 /// Fibre of 50 Mbit/s at 12 ms and LTE of 30 Mbit/s at 52 ms; applications named after what they
 /// send, all with the class `message`.
-fn fibre_and_lte(planner: &str, scheduler: &str) -> Config {
+fn fibre_and_lte(planner: &str, scheduler: &str) -> PlannerConfig {
     let mut text =
         format!("[gateway]\nname = \"a\"\nplanner = \"{planner}\"\nscheduler = \"{scheduler}\"\n");
     for (name, address, rate, delay) in [("lte", 1, 30, 52), ("fibre", 2, 50, 12)] {
@@ -386,7 +392,8 @@ fn fibre_and_lte(planner: &str, scheduler: &str) -> Config {
             text.push_str(&format!("latency_target = \"{target}\"\n"));
         }
     }
-    Config::parse(&text, "branch.toml").unwrap_or_else(|error| panic!("{error}"))
+    let config = Config::parse(&text, "branch.toml").unwrap_or_else(|error| panic!("{error}"));
+    PlannerConfig::of(&config)
 }
 
 #[test]
@@ -417,11 +424,12 @@ fn what_has_no_target_takes_the_idle_fibre_and_not_lte() {
 /// Ten paths of 100 Mbit/s, 3 to 30 ms away, and `apps` applications that load them to a third. The
 /// lengths, intervals and targets are those of a site that once fell from one unmet target to 38
 /// when its 65th application came.
-fn many_small_applications(apps: usize) -> (Config, PlannerInput) {
+fn many_small_applications(apps: usize) -> (PlannerConfig, PlannerInput) {
     let text = include_str!("many_applications.toml");
     let end = text.match_indices("[[app]]").nth(apps);
     let text = end.map_or(text, |(end, _)| &text[..end]);
     let config = Config::parse(text, "many.toml").unwrap_or_else(|error| panic!("{error}"));
+    let config = PlannerConfig::of(&config);
     assert_eq!(config.apps.len(), apps);
     let paths = (0..config.paths.len()).map(|path| ((PathIndex(path), PeerIndex(0)), None));
     let input = PlannerInput {
@@ -435,14 +443,8 @@ fn many_small_applications(apps: usize) -> (Config, PlannerInput) {
 fn one_application_more_leaves_at_most_one_target_more_unmet() {
     let unmet = |apps: usize| {
         let (config, input) = many_small_applications(apps);
-        let stopwatch = Stopwatch::now();
-        let plan = answer(&config, &input, PlanMode::FromScratch);
-        println!(
-            "{apps}: {} unmet, took {:?} {:?}",
-            plan.unmet(),
-            stopwatch.elapsed(),
-            plan.took
-        );
+        let (plan, took) = timed(|| answer(&config, &input, PlanMode::FromScratch));
+        println!("{apps}: {} unmet, took {took:?}", plan.unmet());
         plan.unmet()
     };
     let (before, after) = (unmet(64), unmet(65));

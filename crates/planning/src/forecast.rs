@@ -22,18 +22,18 @@ use keiro_units::{Bandwidth, ByteCount};
 
 /// The queueing model's forecast for one application.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct DelayForecast {
+pub struct DelayForecast {
     /// Before corrections; measurements are compared with this.
-    pub(crate) forecast: Forecast,
+    pub forecast: Forecast,
     /// The corrected delay, or why there is none.
-    pub(crate) delay: Result<DelayDistribution, NoForecast>,
+    pub delay: Result<DelayDistribution, NoForecast>,
 }
 
 /// What forecasts rest on besides path and traffic.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ForecastState {
+pub struct ForecastState {
     /// Learnt corrections by path.
-    pub(crate) residuals: BTreeMap<PathIndex, Residual>,
+    pub residuals: BTreeMap<PathIndex, Residual>,
     /// Recently computed forecasts.
     cache: ForecastCache,
 }
@@ -112,23 +112,23 @@ const FINE_APPS_MAX: usize = 8;
 const AHEAD: Duration = Duration::from_millis(1);
 
 /// Packets of a message of `length`.
-pub(crate) fn packets_of(length: ByteCount) -> u64 {
+pub fn packets_of(length: ByteCount) -> u64 {
     MESSAGES.packets(length)
 }
 
 /// Wire bytes of a message of `length`, without acknowledgements.
-pub(crate) fn wire_length(length: ByteCount) -> ByteCount {
+pub fn wire_length(length: ByteCount) -> ByteCount {
     MESSAGES.wire_length(length)
 }
 
 /// The wire format over a path of `bandwidth` over which `outcomes` return per second and are
 /// acknowledged.
-pub(crate) fn wire_format(bandwidth: Bandwidth, outcomes: f64) -> WireFormat {
+pub fn wire_format(bandwidth: Bandwidth, outcomes: f64) -> WireFormat {
     MESSAGES.acknowledging(outcomes, ACKNOWLEDGEMENT, bandwidth)
 }
 
 /// The resolution for `apps` applications on one path.
-pub(crate) fn resolution(apps: usize) -> Resolution {
+pub fn resolution(apps: usize) -> Resolution {
     match apps <= FINE_APPS_MAX {
         true => Resolution::FINE,
         false => Resolution::COARSE,
@@ -137,29 +137,29 @@ pub(crate) fn resolution(apps: usize) -> Resolution {
 
 /// A path as forecasts need it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Line<'a> {
-    pub(crate) index: PathIndex,
+pub struct Line<'a> {
+    pub index: PathIndex,
     /// Without the cost of losses.
-    pub(crate) path: PathSpec,
-    pub(crate) repair: Repair,
+    pub path: PathSpec,
+    pub repair: Repair,
     /// Message outcomes that return over it per second, and are acknowledged.
-    pub(crate) outcomes: f64,
+    pub outcomes: f64,
     /// Other gateways on it; `None`: there are none.
-    pub(crate) shared: Option<&'a SharedLine>,
+    pub shared: Option<&'a SharedLine>,
 }
 
 /// An application as forecasts need it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sender {
-    pub(crate) traffic: Traffic,
+pub struct Sender {
+    pub traffic: Traffic,
     /// Observations of its traffic, where they matter.
-    pub(crate) traffic_window: Option<TrafficWindow>,
+    pub traffic_window: Option<TrafficWindow>,
     /// Its losses are retransmitted.
-    pub(crate) is_repaired: bool,
+    pub is_repaired: bool,
 }
 
 /// The queueing model of a path.
-pub(crate) fn gateway(scheduler: Scheduler, line: &Line<'_>, resolution: Resolution) -> Gateway {
+pub fn gateway(scheduler: Scheduler, line: &Line<'_>, resolution: Resolution) -> Gateway {
     let wire = wire_format(line.path.bandwidth, line.outcomes);
     let scheduler = match scheduler {
         Scheduler::Deadline => queueing::Scheduler::Deadline,
@@ -173,7 +173,7 @@ pub(crate) fn gateway(scheduler: Scheduler, line: &Line<'_>, resolution: Resolut
 }
 
 /// Forecasts for applications that share a path.
-pub(crate) fn forecasts_of(
+pub fn forecasts_of(
     scheduler: Scheduler,
     line: &Line<'_>,
     apps: &[Sender],
@@ -233,7 +233,7 @@ impl Sender {
 
 impl DelayForecast {
     /// The mean; `None` where there is no forecast for another reason than overload.
-    pub(crate) fn mean(&self) -> Option<Delay> {
+    pub fn mean(&self) -> Option<Delay> {
         match self.delay {
             Ok(delay) => Some(Delay::Finite(delay.get(Statistic::Mean))),
             Err(NoForecast::Overloaded { .. }) => Some(Delay::Overloaded),
@@ -242,13 +242,13 @@ impl DelayForecast {
     }
 
     /// A statistic in seconds; `None`: no forecast.
-    pub(crate) fn seconds(&self, statistic: Statistic) -> Option<f64> {
+    pub fn seconds(&self, statistic: Statistic) -> Option<f64> {
         let delay = self.delay.ok()?;
         Some(delay.get(statistic).as_secs_f64())
     }
 
     /// For the protocol.
-    pub(crate) fn percentiles(&self) -> PredictedPercentiles {
+    pub fn percentiles(&self) -> PredictedPercentiles {
         PredictedPercentiles {
             p50_seconds: self.seconds(Statistic::P50),
             p95_seconds: self.seconds(Statistic::P95),
@@ -257,7 +257,7 @@ impl DelayForecast {
     }
 
     /// Why there is no forecast, if there is none.
-    pub(crate) fn why_not(&self) -> Option<String> {
+    pub fn why_not(&self) -> Option<String> {
         self.delay.err().map(|invalid| invalid.to_string())
     }
 }

@@ -1,21 +1,64 @@
-//! Configuration and inputs with hypothetical changes.
+//! The plan after changes that have not happened.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use keiro_control::{
-    config::{AppIndex, Config, CostPerGb, Name, PathIndex, PathRole, PathTerms},
-    protocol::{self, ErrorCode, ErrorResponse, WHAT_IF_APPS_MAX, WHAT_IF_MAX, WhatIf},
+    config::{AppIndex, CostPerGb, Name, PathIndex, PathRole, PathTerms},
+    protocol::{
+        self, ErrorCode, ErrorResponse, PlanSnapshot, WHAT_IF_APPS_MAX, WHAT_IF_MAX, WhatIf,
+    },
     rounded,
 };
-use keiro_planner::steer::PathSample;
+use keiro_planner::steer::{PathSample, PlanMode};
 use keiro_units::{Bandwidth, Probability};
 
-use super::{input::PlannerInput, plan::Plan};
-use crate::loss_need::LossNeeds;
+use crate::{
+    config::PlannerConfig, forecast::ForecastState, input::PlannerInput, plan::Plan,
+    problem::PlanningProblem, snapshot::plan_snapshot,
+};
+
+/// What hypothetical changes start from.
+#[derive(Clone, Copy, Debug)]
+pub struct Situation<'a> {
+    pub config: &'a PlannerConfig,
+    pub input: &'a PlannerInput,
+    pub forecast_state: &'a ForecastState,
+    pub plan_mode: PlanMode,
+    /// The path that each application is on.
+    pub now: &'a BTreeMap<AppIndex, PathIndex>,
+}
+
+impl Situation<'_> {
+    /// The plan after `changes`, and which targets it misses that are met without them. Both plans go by forecasts,
+    /// since nothing is measured of what has not happened. Without changes, the plan of now, by the same.
+    ///
+    /// The caller fills in what only it knows: the time that this took, and what a site has to do with it.
+    ///
+    /// # Errors
+    /// What in `changes` cannot be supposed.
+    pub fn plan_after(&self, changes: &[WhatIf]) -> Result<PlanSnapshot, ErrorResponse> {
+        let input = self.input.unmeasured();
+        let supposed = suppose(self.config, &input, changes)?;
+        let then = self.plan(&supposed.config, &supposed.input);
+        let newly_unmet = match changes.is_empty() {
+            true => Vec::new(),
+            false => supposed.newly_unmet(&self.plan(self.config, &input), &then),
+        };
+        Ok(PlanSnapshot {
+            newly_unmet,
+            without_effect: supposed.without_effect,
+            ..plan_snapshot(&supposed.config, &then, self.now, &supposed.input.shared)
+        })
+    }
+
+    fn plan(&self, config: &PlannerConfig, input: &PlannerInput) -> Plan {
+        PlanningProblem::new(config, input).answer(config, self.plan_mode, self.forecast_state)
+    }
+}
 
 /// A hypothetical configuration and its inputs.
 pub(crate) struct Supposed {
-    pub(crate) config: Config,
+    pub(crate) config: PlannerConfig,
     pub(crate) input: PlannerInput,
     /// Changes without effect, and why.
     pub(crate) without_effect: Vec<String>,
@@ -27,7 +70,7 @@ pub(crate) struct Supposed {
 ///
 /// An unknown name, an invalid value, one thing changed twice, or too many changes.
 pub(crate) fn suppose(
-    config: &Config,
+    config: &PlannerConfig,
     input: &PlannerInput,
     changes: &[WhatIf],
 ) -> Result<Supposed, ErrorResponse> {
@@ -237,9 +280,9 @@ impl Supposed {
     fn set_excess_losses(&mut self, path: PathIndex, loss: Probability) {
         let losses = &mut self.input.excess_losses;
         losses.retain(|(_, lossy), _| *lossy != path);
-        let needs = LossNeeds::of(&self.config);
         for app in (0..self.config.apps.len()).map(AppIndex) {
-            let excess = needs.get(app).and_then(|need| need.excess(loss));
+            let need = self.config.loss_needs.get(app);
+            let excess = need.and_then(|need| need.excess(loss));
             losses.extend(excess.map(|excess| ((app, path), excess)));
         }
     }
@@ -278,6 +321,7 @@ impl Supposed {
             };
             let index = AppIndex(self.config.apps.len());
             self.config.apps.push(app);
+            self.config.loss_needs.add_like(like);
             if let Some(seen) = self.input.workloads.get(&like).copied() {
                 self.input.workloads.insert(index, seen);
             }

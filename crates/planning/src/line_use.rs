@@ -11,21 +11,21 @@ use keiro_units::Bandwidth;
 
 /// What another gateway sends over a line.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct LineUse {
-    pub(crate) gateway: String,
-    pub(crate) apps: u64,
+pub struct LineUse {
+    pub gateway: String,
+    pub apps: u64,
     /// Its messages without headers [path-selection eq. 2].
-    pub(crate) load: Bandwidth,
+    pub load: Bandwidth,
     /// The same on the wire.
-    pub(crate) sender: OtherGateway,
+    pub sender: OtherGateway,
 }
 
 /// The lines that others use, by path; and what each of these paths carries at most, by path and
 /// peer.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct SharedLines {
-    pub(crate) uses: BTreeMap<PathIndex, Arc<[LineUse]>>,
-    pub(crate) capacities: BTreeMap<(PathIndex, PeerIndex), Bandwidth>,
+pub struct SharedLines {
+    pub uses: BTreeMap<PathIndex, Arc<[LineUse]>>,
+    pub capacities: BTreeMap<(PathIndex, PeerIndex), Bandwidth>,
 }
 
 /// Traffic of others that is measured may exceed the known one by this part of it, and this part of
@@ -38,12 +38,12 @@ const RATES_ALIKE: f64 = 0.05;
 
 impl SharedLines {
     /// What others send over a path.
-    pub(crate) fn of(&self, path: PathIndex) -> &[LineUse] {
+    pub fn of(&self, path: PathIndex) -> &[LineUse] {
         self.uses.get(&path).map_or(&[], |uses| uses)
     }
 
     /// What a path carries for all gateways of the site, where this one measures `usable`.
-    pub(crate) fn line_rate(
+    pub fn line_rate(
         &self,
         path: PathIndex,
         peer: PeerIndex,
@@ -69,7 +69,7 @@ impl SharedLines {
 
     /// The line of a path over which this gateway sends at `own_rate` at most; `None`: no other gateway
     /// uses it.
-    pub(super) fn line(&self, path: PathIndex, own_rate: Bandwidth) -> Option<SharedLine> {
+    pub(crate) fn line(&self, path: PathIndex, own_rate: Bandwidth) -> Option<SharedLine> {
         let uses = self.of(path);
         let fastest = uses.iter().map(|other| other.sender.rate).max()?;
         let own = own_rate.as_bits_per_second() as f64;
@@ -94,20 +94,20 @@ impl SharedLines {
 }
 
 /// The mean rate of messages without headers: their part of Q [path-selection eq. 2].
-pub(crate) fn rate_of_messages(uses: &[LineUse]) -> Bandwidth {
+pub fn rate_of_messages(uses: &[LineUse]) -> Bandwidth {
     let loads = uses.iter().map(|other| other.load);
     loads.fold(Bandwidth::ZERO, Bandwidth::saturating_add)
 }
 
 /// The same with headers.
-pub(super) fn rate_on_wire(uses: &[LineUse]) -> Bandwidth {
+pub(crate) fn rate_on_wire(uses: &[LineUse]) -> Bandwidth {
     let rates = uses.iter().map(|other| other.sender.offered.rate());
     rates.fold(Bandwidth::ZERO, Bandwidth::saturating_add)
 }
 
 /// The capacity that is planned with: the known one while a new measurement is within the error of
 /// measuring, and the configured rate where it is hardly more, because the path is paced at that.
-pub(crate) fn steady_capacity(
+pub fn steady_capacity(
     known: Option<Bandwidth>,
     measured: Option<Bandwidth>,
     configured: Bandwidth,
@@ -137,7 +137,7 @@ mod tests {
     use keiro_units::ByteCount;
 
     use super::*;
-    use crate::planning::forecast::wire_format;
+    use crate::forecast::wire_format;
 
     const LINE: Bandwidth = Bandwidth::from_mbit_per_second(100);
     const PATH: PathIndex = PathIndex(0);

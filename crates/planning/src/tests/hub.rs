@@ -1,0 +1,118 @@
+//! A hub with many branches, each with the applications of the built-in classes.
+
+use super::*;
+
+/// What a branch's classes send, as measured: bytes, milliseconds, and their target.
+const CLASSES: [(&str, u64, f64, Option<u64>); 6] = [
+    ("voice", 200, 10.0, Some(100)),
+    ("games", 120, 30.0, Some(60)),
+    ("interactive", 160, 50.0, Some(100)),
+    ("web", 900, 12.0, Some(200)),
+    ("bulk", 1300, 9.0, None),
+    ("backup", 1300, 40.0, None),
+];
+
+/// A hub with `branches` and `paths` uplinks of 500 Mbit/s; what the classes of a branch send, on random paths.
+fn hub(branches: usize, paths: usize) -> (PlannerConfig, PlannerInput) {
+    let config =
+        testing::with_apps("[[app]]\nname = \"x\"\nclass = \"datagram\"\npeer = \"osaka\"\n");
+    let mut config = PlannerConfig::of(&config);
+    let (path, app) = (config.paths[0].clone(), config.apps[0].clone());
+    let name = |text: String| Name::new(&text).unwrap();
+    config.peers = (0..branches)
+        .map(|peer| name(format!("site{peer}")))
+        .collect();
+    let path = |number: usize| PlannedPath {
+        name: name(format!("wan{number}")),
+        rate: Some(Bandwidth::from_mbit_per_second(500)),
+        delay: None,
+        ..path.clone()
+    };
+    config.paths = (0..paths).map(path).collect();
+    let classes = (0..branches).flat_map(|peer| CLASSES.map(|class| (peer, class)));
+    let of_class = |(peer, (class, _, _, target)): (usize, (&str, u64, f64, Option<u64>))| {
+        keiro_control::config::App {
+            name: name(format!("{class}.site{peer}")),
+            peer: PeerIndex(peer),
+            latency_target: target.map(Duration::from_millis),
+            ..app.clone()
+        }
+    };
+    config.apps = classes.clone().map(of_class).collect();
+    let legs = (0..paths).flat_map(|path| (0..branches).map(move |peer| (path, peer)));
+    let sample = |(path, peer): (usize, usize)| {
+        // Each branch has a line of its own.
+        let far = Duration::from_millis(4 + 7 * path as u64 + 3 * (peer as u64 * 7 % 11));
+        let rate = Bandwidth::from_mbit_per_second(20 + 10 * ((peer + path) as u64 % 9));
+        let sample = PathSample {
+            bandwidth: rate,
+            delay: far,
+            loss: Probability::ZERO,
+        };
+        ((PathIndex(path), PeerIndex(peer)), Some(sample))
+    };
+    let workload = |(number, (_, (_, bytes, millis, _)))| {
+        let more = 1.0 + (number % 7) as f64 / 5.0;
+        let seen = Workload {
+            length: ByteCount::new(bytes),
+            interval: Duration::from_secs_f64(millis * 1e-3 / more),
+            length_spread: Spread::new(0.3).unwrap(),
+            interval_spread: Spread::EXPONENTIAL,
+        };
+        (AppIndex(number), MeasuredWorkload::Sending(seen))
+    };
+    let half = WindowHalf {
+        messages: 5000,
+        length_mean: 500.0,
+        length_spread: Spread::new(0.3).unwrap(),
+    };
+    let window = TrafficWindow {
+        halves: [half; 2],
+        interval_spread: Spread::EXPONENTIAL,
+        together: 0.0,
+    };
+    let apps = 0..config.apps.len();
+    let input = PlannerInput {
+        up: legs.map(sample).collect(),
+        workloads: classes.enumerate().map(workload).collect(),
+        traffic_windows: apps.clone().map(|app| (AppIndex(app), window)).collect(),
+        sending: apps.clone().map(AppIndex).collect(),
+        now: apps
+            .map(|app| (AppIndex(app), PathIndex(app % paths)))
+            .collect(),
+        ..PlannerInput::default()
+    };
+    (config, input)
+}
+
+#[test]
+#[ignore = "prints how long plans take; for an idle machine"]
+fn time_of_a_hubs_plans() {
+    for (branches, paths) in [(50, 2), (50, 4), (200, 2), (200, 4)] {
+        let (config, input) = hub(branches, paths);
+        let mut input = input;
+        for mode in [PlanMode::FromScratch, PlanMode::Revise, PlanMode::Revise] {
+            let answer = || {
+                PlanningProblem::new(&config, &input).answer(
+                    &config,
+                    mode,
+                    &ForecastState::default(),
+                )
+            };
+            let (plan, took) = timed(answer);
+            let (problem, built) = timed(|| PlanningProblem::new(&config, &input));
+            drop(problem);
+            println!(
+                "{branches} branches, {paths} paths, {} applications, {mode:?}: {took:.1?} (problem {built:.1?}), {} unmet, {} overloaded, {} move",
+                config.apps.len(),
+                plan.unmet(),
+                plan.apps
+                    .iter()
+                    .filter(|app| app.expected.is_some_and(|e| e.overloaded))
+                    .count(),
+                plan.changes(&input.now),
+            );
+            input.now = plan.paths();
+        }
+    }
+}
