@@ -23,12 +23,11 @@ use keiro_planner::{
     delay::{Delay, Margin},
     plan::incumbent::ParameterValue,
 };
-use keiro_units::Probability;
-
 use keiro_planning::{
     Candidate, ExcessLoss, LineUse, MeasuredWorkload, MoveTrigger, SharedLines, delay_terms,
     excess_loss, rate_of_messages,
 };
+use keiro_units::Probability;
 
 /// The inputs of an explanation.
 pub(crate) struct Subject<'a> {

@@ -125,7 +125,7 @@ impl Gateway {
         let begun = Stopwatch::now();
         let config = &self.planning.config;
         let problem = PlanningProblem::new(config, input);
-        let plan = problem.answer(config, plan_mode, self.planning.steering.forecast_state());
+        let plan = problem.answer(plan_mode, self.planning.steering.forecast_state());
         Plan {
             took: begun.elapsed(),
             ..plan

@@ -152,7 +152,7 @@ mod tests {
             input
         };
         let plan_in_force =
-            PlanningProblem::new(&planned, &with_delay(2)).present_plan(&planned, &forecast_state);
+            PlanningProblem::new(&planned, &with_delay(2)).present_plan(&forecast_state);
         let mut path_ids = PathIds::default();
         path_ids.follow(&config);
         let given = of_plan(&config, &path_ids, &plan_in_force);
@@ -162,7 +162,7 @@ mod tests {
                 forget_outdated(&planned, &path_ids, &mut input, &given);
             }
             let problem = PlanningProblem::new(&planned, &input);
-            let plan = problem.answer(&planned, PlanMode::Revise, &forecast_state);
+            let plan = problem.answer(PlanMode::Revise, &forecast_state);
             plan.apps[4].path
         };
         let (stays, goes) = (Some(PathIndex(1)), Some(PathIndex(0)));

@@ -185,9 +185,8 @@ impl Gateway {
             let gathers = Command::SetAggregation(Box::new(aggregation(&self.config)));
             self.data.send(gathers)?;
         }
-        let problem = PlanningProblem::new(&self.planning.config, &PlannerInput::default());
+        let problem = PlanningProblem::new(&self.planning.config, &self.planning.input);
         self.planning.plan = problem.answer(
-            &self.planning.config,
             PlanMode::FromScratch,
             self.planning.steering.forecast_state(),
         );

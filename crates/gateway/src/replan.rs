@@ -271,10 +271,7 @@ impl Gateway {
     /// The present assignment, described as a plan.
     pub(crate) fn present_plan(&self, input: &PlannerInput) -> Plan {
         let problem = PlanningProblem::new(&self.planning.config, input);
-        problem.present_plan(
-            &self.planning.config,
-            self.planning.steering.forecast_state(),
-        )
+        problem.present_plan(self.planning.steering.forecast_state())
     }
 
     /// Samples every path. Plans again if a path differs from what was planned with, or may be
@@ -672,11 +669,8 @@ mod tests {
         config.paths[0].delay = None;
         let mut input = both_up();
         let to = |input: &PlannerInput, path| {
-            let plan = PlanningProblem::new(&config, input).answer(
-                &config,
-                PlanMode::FromScratch,
-                &ForecastState::default(),
-            );
+            let plan = PlanningProblem::new(&config, input)
+                .answer(PlanMode::FromScratch, &ForecastState::default());
             move_numbers(&config, &plan, input, "A3", None, Some(path)).to_predicted
         };
         assert_eq!(to(&input, PathIndex(0)), None);

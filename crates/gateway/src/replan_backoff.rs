@@ -115,14 +115,13 @@ mod tests {
         let config = PlannerConfig::of(&config);
         let forecast_state = ForecastState::default();
         let answer = |input: &PlannerInput| {
-            PlanningProblem::new(&config, input).answer(&config, PlanMode::Revise, &forecast_state)
+            PlanningProblem::new(&config, input).answer(PlanMode::Revise, &forecast_state)
         };
         input.now = answer(&input).paths();
         let plan = answer(&input);
         assert!(plan.defers_moves);
         let reason = |plan: &Plan, input: &PlannerInput| {
-            let present =
-                PlanningProblem::new(&config, input).present_plan(&config, &forecast_state);
+            let present = PlanningProblem::new(&config, input).present_plan(&forecast_state);
             ReplanReason::of(plan, &present)
         };
         assert_eq!(reason(&plan, &input), Some(ReplanReason::Persistent));

@@ -234,7 +234,7 @@ impl PlanningState {
         let config = PlannerConfig::of(config);
         let problem = PlanningProblem::new(&config, &input);
         Self {
-            plan: problem.answer(&config, PlanMode::FromScratch, &ForecastState::default()),
+            plan: problem.answer(PlanMode::FromScratch, &ForecastState::default()),
             input,
             steering: Steering::default(),
             config,

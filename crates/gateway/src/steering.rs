@@ -516,7 +516,7 @@ delay = "2ms"
         let planned = PlannerConfig::of(&config);
         let plan = |input: &PlannerInput| {
             let problem = PlanningProblem::new(&planned, input);
-            problem.answer(&planned, PlanMode::Revise, &ForecastState::default())
+            problem.answer(PlanMode::Revise, &ForecastState::default())
         };
         let pairs = [slow, quick].map(|path| [0, 1].map(|peer| (path, PeerIndex(peer))));
         let all = PlannerInput {
@@ -561,7 +561,7 @@ delay = "2ms"
         };
         change(&mut input);
         let config = PlannerConfig::of(config);
-        PlanningProblem::new(&config, &input).present_plan(&config, &ForecastState::default())
+        PlanningProblem::new(&config, &input).present_plan(&ForecastState::default())
     }
 
     /// The window of 30 s that ends after `windows`; both have sent so many messages of 10 kB in

@@ -12,7 +12,7 @@ use keiro_planner::{
     steer::{PlanMode, SteeredApp, plan_moves},
 };
 
-use crate::problem::{EQUATION, PlanningProblem};
+use crate::peer_problem::{EQUATION, PeerProblem};
 
 /// Where applications are, and which paths they may take.
 pub(crate) struct Placement {
@@ -22,7 +22,7 @@ pub(crate) struct Placement {
     pub(crate) allowed: Vec<Vec<bool>>,
 }
 
-impl PlanningProblem {
+impl PeerProblem {
     /// The planner's revision of `placement`; `specs` describe the applications.
     pub(crate) fn arranged(
         &self,
@@ -126,7 +126,7 @@ impl PlanningProblem {
 
 impl Placement {
     /// Applications `at` paths, free to take the paths that the problem allows.
-    pub(crate) fn new(problem: &PlanningProblem, at: &[Option<usize>]) -> Self {
+    pub(crate) fn new(problem: &PeerProblem, at: &[Option<usize>]) -> Self {
         Self {
             at: at.to_vec(),
             allowed: problem.allowed.clone(),
@@ -136,7 +136,7 @@ impl Placement {
 
 /// Equation 3, with an infinite delay on paths that an application may not take.
 struct Restricted<'a> {
-    problem: &'a PlanningProblem,
+    problem: &'a PeerProblem,
 }
 
 impl DelayModel for Restricted<'_> {

@@ -1,7 +1,7 @@
 //! Takes applications back from backups and costly paths where cheaper ones meet their targets too.
 //!
 //! The planner and its refinement meet as many latency targets as they can. What they spend on it is decided by what
-//! each application may take ([`problem`](crate::problem)): the cheapest paths, and others for a target that these miss.
+//! each application may take ([`problem`](crate::peer_problem)): the cheapest paths, and others for a target that these miss.
 //! Here, applications go back to cheaper paths by estimates ([`thrifty`]), and where there are few by forecasts of
 //! single moves, as far as the forecast of the whole confirms that no further target is missed.
 //!
@@ -17,7 +17,7 @@ use keiro_planner::{
 
 use crate::{
     forecasts::{ForecastResolution, Forecasts, members},
-    problem::PlanningProblem,
+    peer_problem::PeerProblem,
     refine::REVIEWED_APPS_MAX,
 };
 
@@ -47,7 +47,7 @@ struct EconomyTerms {
     at: Vec<Option<usize>>,
 }
 
-impl PlanningProblem {
+impl PeerProblem {
     /// Some application may choose among paths that cost differently.
     pub(crate) fn has_prices(&self) -> bool {
         let differ = |app: usize| {
@@ -188,7 +188,7 @@ impl PlanningProblem {
         let before = self.misses(&planned, terms, forecasts, resolution);
         let mut kept = planned;
         for _ in 0..PASSES {
-            let found = thrifty(&kept, prices, WORK, |path, members| {
+            let found = thrifty(&kept, prices, self.part_of(WORK), |path, members| {
                 search.target_ratios(path, members)
             });
             if found == kept {

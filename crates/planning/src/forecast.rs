@@ -55,7 +55,7 @@ struct CachedForecasts {
 /// applications each.
 const CACHED_APPS_MAX: usize = 16_384;
 /// Cached sets of applications.
-const CACHED_SETS_MAX: usize = 64;
+const CACHED_SETS_MAX: usize = 1024;
 
 impl ForecastCache {
     fn forecasts(&self, gateway: Gateway, path: &PathSpec, traffic: Vec<Traffic>) -> Vec<Forecast> {

@@ -18,7 +18,7 @@ use crate::{
     expected_delay::{ExpectedDelay, FORECAST_ERROR},
     forecast::{DelayForecast, ForecastState, forecasts_of, resolution},
     input::MeasuredDelay,
-    problem::{EQUATION, PlanningProblem},
+    peer_problem::{EQUATION, PeerProblem},
 };
 
 /// How finely forecasts are computed.
@@ -34,7 +34,7 @@ pub(crate) enum ForecastResolution {
 
 /// Forecasts of one problem; each set of applications on a path is computed once.
 pub(crate) struct Forecasts<'a> {
-    problem: &'a PlanningProblem,
+    problem: &'a PeerProblem,
     forecast_state: &'a ForecastState,
     known: BTreeMap<(Resolution, usize, Vec<usize>), KnownSet>,
 }
@@ -48,7 +48,7 @@ struct KnownSet {
 
 /// Applications that share a path, as they are scored.
 struct OnPath<'a> {
-    problem: &'a PlanningProblem,
+    problem: &'a PeerProblem,
     path: usize,
     members: &'a [usize],
     /// What the others of `members` send beside each.
@@ -87,7 +87,7 @@ pub(crate) struct P99Check {
 const MEDIUM: Resolution = Resolution::new(128);
 
 impl<'a> Forecasts<'a> {
-    pub(crate) fn new(problem: &'a PlanningProblem, forecast_state: &'a ForecastState) -> Self {
+    pub(crate) fn new(problem: &'a PeerProblem, forecast_state: &'a ForecastState) -> Self {
         Self {
             problem,
             forecast_state,
@@ -97,7 +97,7 @@ impl<'a> Forecasts<'a> {
 
     /// The same for a problem that differs in what applications may take only. What is known goes along until it is
     /// [taken back](Self::take_back).
-    pub(crate) fn lend<'b>(&mut self, problem: &'b PlanningProblem) -> Forecasts<'b>
+    pub(crate) fn lend<'b>(&mut self, problem: &'b PeerProblem) -> Forecasts<'b>
     where
         'a: 'b,
     {
@@ -114,7 +114,8 @@ impl<'a> Forecasts<'a> {
 
     /// The forecasts, as they are shown, for exactly `members` (ascending) on `path`.
     pub(crate) fn shown(&mut self, path: usize, members: &[usize]) -> &[DelayForecast] {
-        &self.of(path, members, resolution(members.len())).forecasts
+        let resolution = self.finest(members.len());
+        &self.of(path, members, resolution).forecasts
     }
 
     fn of(&mut self, path: usize, members: &[usize], resolution: Resolution) -> &mut KnownSet {
@@ -205,10 +206,18 @@ impl<'a> Forecasts<'a> {
         members.iter().zip(all.iter()).map(delay).collect()
     }
 
+    /// The resolution that is shown.
+    fn finest(&self, members: usize) -> Resolution {
+        match self.problem.is_one_of_many() {
+            true => Resolution::COARSE,
+            false => resolution(members),
+        }
+    }
+
     fn resolution(&self, members: usize, forecast_resolution: ForecastResolution) -> Resolution {
         match forecast_resolution {
-            ForecastResolution::Fine => resolution(members),
-            ForecastResolution::Medium => MEDIUM.min(resolution(members)),
+            ForecastResolution::Fine => self.finest(members),
+            ForecastResolution::Medium => MEDIUM.min(self.finest(members)),
             ForecastResolution::Coarse => Resolution::COARSE,
         }
     }
@@ -242,7 +251,7 @@ impl<'a> Forecasts<'a> {
 }
 
 impl<'a> OnPath<'a> {
-    fn new(problem: &'a PlanningProblem, path: usize, members: &'a [usize], tighter: f64) -> Self {
+    fn new(problem: &'a PeerProblem, path: usize, members: &'a [usize], tighter: f64) -> Self {
         let little_known = members.iter().copied();
         Self {
             problem,
@@ -337,7 +346,7 @@ impl P99Check {
     }
 }
 
-impl PlanningProblem {
+impl PeerProblem {
     /// The delay that an application without a forecast would get on `path`, extrapolated from the
     /// measured one: the queueing part is scaled by the paths' rates, and the result is not below
     /// eq. 3. Another path than its own counts a fifth more, so that it moves only for a clear

@@ -11,7 +11,7 @@ use keiro_planner::{delay::AppSpec, steer::PlanMode};
 use crate::{
     arrange::Placement,
     forecasts::{ForecastResolution, Forecasts, Violations, members},
-    problem::PlanningProblem,
+    peer_problem::PeerProblem,
 };
 
 /// Rounds with the planner. Ours: each round adopts the whole answer or excludes at least one move;
@@ -20,7 +20,7 @@ const ROUNDS: usize = 8;
 /// Moves that are checked one by one, in all.
 const MOVES_MAX: usize = 64;
 
-impl PlanningProblem {
+impl PeerProblem {
     /// `kept` with those of the planner's moves that are Pareto improvements, and whether others
     /// were deferred. The first of `resolutions` is used in the search; the result must hold at the
     /// second as well.

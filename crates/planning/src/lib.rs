@@ -1,10 +1,11 @@
 //! Plans which application takes which path.
 //!
-//! All applications of this gateway are planned together, since they share its paths. Each may only
-//! take paths that lead to its peer and are up. Pinned and assigned applications stay and count as
+//! Applications to one peer are planned together, since they share the paths to it; those to different peers share
+//! uplinks. Each may only take paths that lead to its peer and are up. Pinned and assigned applications stay and count as
 //! load.
 //!
-//! - [`problem`]: what is to be planned, from the configuration and measurements ([`input`]), and
+//! - [`problem`]: what is to be planned, peer by peer, and what peers share ([`uplinks`]).
+//! - [`peer_problem`]: what is to be planned of one peer, from the configuration and measurements ([`input`]), and
 //!   what other gateways send over the same lines ([`line_use`]).
 //! - [`arrange`]: the planner's answer by [path-selection eq. 3] on wire sizes.
 //! - [`forecast`], [`forecasts`]: the queueing model's delays for the scheduler in use.
@@ -29,6 +30,7 @@ mod input;
 mod line_use;
 mod loss_need;
 mod move_trigger;
+mod peer_problem;
 mod plan;
 mod problem;
 mod refine;
@@ -39,6 +41,7 @@ mod solve;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod uplinks;
 mod what_if;
 
 pub use config::{PlannedPath, PlannerConfig};

@@ -54,7 +54,11 @@ impl LossNeeds {
             };
             Some(LossNeed { tolerance, of })
         };
-        let needs: Vec<Option<LossNeed>> = config.apps.iter().enumerate().map(need).collect();
+        Self::new(config.apps.iter().enumerate().map(need).collect())
+    }
+
+    /// One need for each application.
+    pub(crate) fn new(needs: Vec<Option<LossNeed>>) -> Self {
         let tolerances = needs.iter().flatten().map(|need| need.tolerance);
         let mut tolerances: Vec<Probability> = tolerances.collect();
         tolerances.sort_by(|a, b| a.get().total_cmp(&b.get()));

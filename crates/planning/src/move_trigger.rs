@@ -10,7 +10,7 @@ use crate::{
     arrange::{Placement, app_id},
     forecast::ForecastState,
     forecasts::{ForecastResolution, Forecasts, members},
-    problem::PlanningProblem,
+    peer_problem::PeerProblem,
 };
 
 /// A change at which an application would move.
@@ -23,10 +23,14 @@ pub struct MoveTrigger {
     pub to: PathIndex,
 }
 
-impl PlanningProblem {
+impl PeerProblem {
     /// The smallest single changes at which `app` would move: of its own path, of the best other
     /// path, of its latency target. A change of nothing if the next plan moves it as it is.
-    pub fn thresholds(&self, app: AppIndex, forecast_state: &ForecastState) -> Vec<MoveTrigger> {
+    pub(crate) fn thresholds(
+        &self,
+        app: AppIndex,
+        forecast_state: &ForecastState,
+    ) -> Vec<MoveTrigger> {
         if !self.searches() {
             return Vec::new();
         }

@@ -1,539 +1,332 @@
-//! A planning problem.
+//! What a gateway plans.
+//!
+//! Applications to one peer share the paths to it and are planned together ([`PeerProblem`]). Applications to different
+//! peers meet on uplinks only ([`uplinks`](crate::uplinks)), so that a hub plans each branch for itself, with what it
+//! sends to the others as the rest of the load.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{cell::OnceCell, collections::BTreeMap, time::Duration};
 
-use keiro_control::{
-    config::{App, AppIndex, Class, PathIndex, PathTerms, PeerIndex, Planner, Scheduler},
-    protocol::AssignedBy,
-};
-use keiro_model::path_terms::Price;
+use keiro_control::config::{AppIndex, PathIndex, PeerIndex};
 use keiro_planner::{
-    delay::{AppSpec, Equation3, PathSpec, Prediction, Saturation, Terms, Tolerance},
-    plan::{self, OnWire, Problem},
-    queueing::{Repair, SharedLine, WireFormat},
-    steer::{
-        PathChoice, PathSample, Thrift, cheapest_paths, eligible_paths, path_queue, path_spec,
-        probation_paths, tolerable_paths,
-    },
+    delay::{Prediction, Terms},
+    steer::PlanMode,
 };
-use keiro_units::Bandwidth;
 
 use crate::{
-    config::{PlannedPath, PlannerConfig},
-    forecast::{Line, Sender, packets_of, wire_format},
-    input::{ExcessLoss, MeasuredDelay, PlannerInput, traffic_of, workload_of},
-    line_use::{rate_of_messages, rate_on_wire},
+    config::PlannerConfig,
+    forecast::ForecastState,
+    forecasts::{ForecastResolution, Forecasts},
+    input::PlannerInput,
+    move_trigger::MoveTrigger,
+    peer_problem::{PeerProblem, Scope},
+    plan::{AppAssignment, Plan, UNASSIGNED},
+    solve::Candidate,
+    uplinks::{UplinkLoads, Uplinks},
 };
 
+/// Up to so many applications to several peers are planned together as well where an uplink fills. Ours: among more,
+/// one that makes room for another is rarely to another peer.
+const TOGETHER_APPS_MAX: usize = 64;
+
+/// See the module.
 #[derive(Clone, Debug)]
-pub struct PlanningProblem {
-    /// Position in the configuration, per path of the problem.
-    pub(crate) paths: Vec<PathIndex>,
-    /// What other gateways leave of them by eq. 3: without the mean rate of their messages.
-    pub(crate) path_specs: Vec<PathSpec>,
-    /// The same with what others use.
-    pub(crate) whole_specs: Vec<PathSpec>,
-    /// Position in the configuration, per application of the problem.
-    pub(crate) apps: Vec<AppIndex>,
-    /// Messages as the applications know them.
-    pub(crate) app_specs: Vec<AppSpec>,
-    /// Paths and messages in wire sizes, which is what is planned with.
-    pub(crate) wire: OnWire,
-    pub(crate) senders: Vec<Sender>,
-    /// Paths without the cost of losses, and their repair.
-    queues: Vec<(PathSpec, Repair)>,
-    /// Other gateways on them; `None`: there are none.
-    lines: Vec<Option<SharedLine>>,
-    /// What these send on average, by path: their messages, and the same on the wire.
-    others: Vec<[Bandwidth; 2]>,
-    /// Per application: messages per second whose outcome the peer reports.
-    outcomes: Vec<f64>,
-    /// The same by the path over which the outcomes return.
-    outcomes_over: Vec<f64>,
-    /// The present path of each; `None`: none.
-    pub(crate) at: Vec<Option<usize>>,
-    /// Measured delays on the present paths.
-    pub(crate) measured: BTreeMap<AppIndex, MeasuredDelay>,
-    /// Applications that send traffic which is not known yet; almost no load is assumed.
-    pub(crate) little_known: BTreeSet<usize>,
-    /// Per application and path: the path leads to its peer.
-    pub(crate) reachable: Vec<Vec<bool>>,
-    /// Per application and path: it may take the path.
-    pub(crate) allowed: Vec<Vec<bool>>,
-    /// Per application and path: it may take the path if its target is met on no other.
-    pub(crate) spare: Vec<Vec<bool>>,
-    /// Per application and path: the planner may put it there, whatever that costs.
-    pub(crate) affordable: Vec<Vec<bool>>,
-    /// Per application and path: on which terms.
-    pub(crate) terms: Vec<Vec<PathTerms>>,
-    /// Applications that are left out as the budgets of all their paths are used up.
-    pub(crate) denied: BTreeSet<AppIndex>,
-    /// As [`PlannerInput::overdue`].
-    pub(crate) overdue: BTreeSet<usize>,
-    /// Per application and path: what the path loses of it, where that is more than it tolerates.
-    pub(crate) excess_losses: Vec<Vec<Option<ExcessLoss>>>,
-    pub(crate) by: Vec<AssignedBy>,
-    pub(crate) tolerance: Tolerance,
-    pub(crate) planner: Planner,
-    pub(crate) scheduler: Scheduler,
+pub struct PlanningProblem<'a> {
+    config: &'a PlannerConfig,
+    input: &'a PlannerInput,
+    /// Of the peers that are reached.
+    apps: BTreeMap<PeerIndex, Vec<AppIndex>>,
+    uplinks: OnceCell<Uplinks>,
 }
 
-/// The paths that one application may take, a flag for each path of the problem.
-struct Choice {
-    allowed: Vec<bool>,
-    /// If its target is met on none of these.
-    spare: Vec<bool>,
-    /// Where the planner may put it, whatever that costs.
-    affordable: Vec<bool>,
-    by: AssignedBy,
+/// The plans for several peers, joined.
+struct Joined {
+    apps: Vec<AppAssignment>,
+    lateness: Duration,
+    delay_sum: Option<Duration>,
+    optimal: bool,
+    defers_moves: bool,
 }
 
-/// The planner's own bound on rates, 2^48 bit/s.
-const RATE_MAX: u64 = (1 << 48) - 1;
-
-impl PlanningProblem {
+impl<'a> PlanningProblem<'a> {
     /// The present problem. Applications whose peer no path reaches are left out.
-    pub fn new(config: &PlannerConfig, input: &PlannerInput) -> Self {
-        let packets = longest_message(config, input);
-        let mut paths = Vec::new();
-        let (mut whole_specs, mut queues) = (Vec::new(), Vec::new());
-        for (number, path) in config.paths.iter().enumerate() {
-            let index = PathIndex(number);
-            let of_path = |((p, _), _): &(&(PathIndex, PeerIndex), _)| *p == index;
-            let up: Vec<_> = input.up.iter().filter(of_path).collect();
-            if up.is_empty() {
-                continue;
+    pub fn new(config: &'a PlannerConfig, input: &'a PlannerInput) -> Self {
+        let mut apps: BTreeMap<PeerIndex, Vec<AppIndex>> = BTreeMap::new();
+        for (_, peer) in input.up.keys() {
+            apps.entry(*peer).or_default();
+        }
+        for (number, app) in config.apps.iter().enumerate() {
+            if let Some(of_peer) = apps.get_mut(&app.peer) {
+                of_peer.push(AppIndex(number));
             }
-            let of_line = |((_, peer), sample): &(&(PathIndex, PeerIndex), &Option<PathSample>)| {
-                let sample = sample.as_ref()?;
-                let usable = sample.bandwidth;
-                let bandwidth = input
-                    .shared
-                    .line_rate(index, *peer, usable, path.rate_bound());
-                Some(PathSample {
-                    bandwidth,
-                    ..*sample
-                })
-            };
-            let samples: Vec<PathSample> = up.iter().filter_map(of_line).collect();
-            paths.push(index);
-            whole_specs.push(worst(path, samples.iter().map(|s| path_spec(s, packets))));
-            let repairs = samples.iter().map(|sample| path_queue(sample).1);
-            queues.push((
-                worst(path, samples.iter().map(|sample| path_queue(sample).0)),
-                repairs.fold(Repair::NONE, |worst, repair| Repair {
-                    loss: match repair.loss > worst.loss {
-                        true => repair.loss,
-                        false => worst.loss,
-                    },
-                    round: worst.round.max(repair.round),
-                }),
-            ));
         }
-        let uses = paths.iter().map(|path| input.shared.of(*path));
-        let others: Vec<[Bandwidth; 2]> = uses
-            .map(|uses| [rate_of_messages(uses), rate_on_wire(uses)])
-            .collect();
-        let lines = paths.iter().zip(&queues);
-        let lines = lines.map(|(path, (queue, _))| input.shared.line(*path, queue.bandwidth));
-        let mut problem = Self {
-            lines: lines.collect(),
-            path_specs: left_of(&whole_specs, others.iter().map(|[messages, _]| *messages)),
-            whole_specs,
-            others,
-            paths,
-            apps: Vec::new(),
-            app_specs: Vec::new(),
-            wire: OnWire::new(&[], &[], &[]),
-            senders: Vec::new(),
-            queues,
-            outcomes: Vec::new(),
-            outcomes_over: Vec::new(),
-            at: Vec::new(),
-            measured: input.measured.clone(),
-            little_known: BTreeSet::new(),
-            reachable: Vec::new(),
-            allowed: Vec::new(),
-            spare: Vec::new(),
-            affordable: Vec::new(),
-            terms: Vec::new(),
-            denied: BTreeSet::new(),
-            overdue: BTreeSet::new(),
-            excess_losses: Vec::new(),
-            by: Vec::new(),
-            tolerance: config.tolerance(),
-            planner: config.planner,
-            scheduler: config.scheduler,
-        };
-        for number in 0..config.apps.len() {
-            problem.add_app(AppIndex(number), config, input);
+        apps.retain(|_, apps| !apps.is_empty());
+        Self {
+            config,
+            input,
+            apps,
+            uplinks: OnceCell::new(),
         }
-        problem.outcomes_over = problem.sums_of_outcomes();
-        problem.wire = problem.on_wire();
-        problem
     }
 
-    /// Paths and applications as they are on the wire.
-    fn on_wire(&self) -> OnWire {
-        let format = |(path, spec): (usize, &PathSpec)| {
-            wire_format(spec.bandwidth, self.outcomes_over(path))
+    /// A plan. Its caller measures the time.
+    pub fn answer(&self, plan_mode: PlanMode, forecast_state: &ForecastState) -> Plan {
+        let resolution = ForecastResolution::Fine;
+        let planned = self.planned(plan_mode, forecast_state, resolution);
+        if self.uplinks().is_empty() {
+            return planned.into_plan();
+        }
+        // What was planned last has changed what was planned first for.
+        let places = planned.places();
+        let later = PlannerInput {
+            now: places.clone(),
+            measured: BTreeMap::new(),
+            ..self.input.clone()
         };
-        let formats: Vec<WireFormat> = self.whole_specs.iter().enumerate().map(format).collect();
-        let on_wire = self.others.iter().map(|[_, on_wire]| *on_wire);
-        let path_specs = left_of(&self.whole_specs, on_wire);
-        OnWire::new(&path_specs, &self.app_specs, &formats)
+        let again = self.with_input(&later);
+        let again = again.planned(PlanMode::Revise, forecast_state, resolution);
+        let mut best = self.described(&places, forecast_state);
+        let mut others = vec![again.places()];
+        if self.apps.values().map(Vec::len).sum::<usize>() <= TOGETHER_APPS_MAX {
+            others.push(self.planned_together(plan_mode, forecast_state));
+        }
+        for other in others.iter().filter(|other| **other != places) {
+            let other = self.described(other, forecast_state);
+            if other.rank() < best.rank() {
+                best = other;
+            }
+        }
+        Joined {
+            optimal: false,
+            defers_moves: planned.defers_moves,
+            ..best
+        }
+        .into_plan()
     }
 
-    fn add_app(&mut self, index: AppIndex, config: &PlannerConfig, input: &PlannerInput) {
-        let app = &config[index];
-        let reaches = |path: &PathIndex| input.up.contains_key(&(*path, app.peer));
-        let reachable: Vec<bool> = self.paths.iter().map(reaches).collect();
-        if !reachable.contains(&true) {
-            return;
+    /// The present assignment, described as a plan.
+    pub fn present_plan(&self, forecast_state: &ForecastState) -> Plan {
+        let mut present = self.described(&self.input.now, forecast_state);
+        for (peer, apps) in &self.apps {
+            for app in apps {
+                let at = self.input.now.get(app);
+                if !at.is_some_and(|at| self.input.up.contains_key(&(*at, *peer))) {
+                    present.apps[app.0] = UNASSIGNED;
+                }
+            }
         }
-        let terms = |path: &PathIndex| input.terms(config[*path].terms(), *path, app.peer);
-        let terms: Vec<PathTerms> = self.paths.iter().map(terms).collect();
-        let serving = serving(app, &reachable, &terms);
-        if !serving.contains(&true) {
-            self.denied.insert(index);
-            return;
-        }
-        let Some(Choice {
-            allowed,
-            spare,
-            affordable,
-            by,
-        }) = self.choice(index, app, input, &serving, &terms)
-        else {
-            return;
-        };
-        let now = input.now.get(&index).copied();
-        self.spare.push(spare);
-        self.affordable.push(affordable);
-        self.terms.push(terms);
-        let excess_loss = |path: &PathIndex| input.excess_loss(index, *path);
-        self.excess_losses
-            .push(self.paths.iter().map(excess_loss).collect());
-        let seen = input.workloads.get(&index).copied();
-        if input.overdue.contains(&index) {
-            self.overdue.insert(self.apps.len());
-        }
-        if input.is_little_known(index, app) {
-            self.little_known.insert(self.apps.len());
-        }
-        self.apps.push(index);
-        self.reachable.push(reachable);
-        let traffic = traffic_of(app, seen);
-        let interval = traffic.app.interval.as_secs_f64();
-        let is_reported = app.class == Class::Message && interval > 0.0;
-        self.outcomes
-            .push(if is_reported { 1.0 / interval } else { 0.0 });
-        self.app_specs.push(traffic.app);
-        self.senders.push(Sender {
-            traffic,
-            traffic_window: input.traffic_window(index, app),
-            is_repaired: app.class != Class::Datagram,
-        });
-        self.at
-            .push(now.and_then(|now| self.paths.iter().position(|path| *path == now)));
-        self.allowed.push(allowed);
-        self.by.push(by);
+        present.into_plan()
     }
 
-    /// Which of the paths that are `serving` an application may take. `None`: none yet.
-    fn choice(
+    /// Only the assignment, by coarse forecasts.
+    pub fn coarse_assignment(
         &self,
-        index: AppIndex,
-        app: &App,
-        input: &PlannerInput,
-        serving: &[bool],
-        terms: &[PathTerms],
-    ) -> Option<Choice> {
-        let wanted = match input.operator.get(&index) {
-            Some(path) => Some((*path, AssignedBy::Operator)),
-            None => app.path.map(|path| (path, AssignedBy::Pin)),
-        };
-        let site = input.site.get(&index);
-        let wanted = wanted.or(site.map(|path| (*path, AssignedBy::Planner)));
-        let number = |path: PathIndex| self.paths.iter().position(|other| *other == path);
-        let serves = |path: PathIndex| number(path).is_some_and(|number| serving[number]);
-        let price =
-            |path: PathIndex| number(path).map_or(Price::default(), |path| terms[path].price());
-        let now = input.now.get(&index).copied();
-        let leads_there = self.paths.iter().copied().filter(|path| serves(*path));
-        let hold_downs = leads_there.map(|path| (path, input.hold_down(path, app.peer)));
-        let eligible = eligible_paths(hold_downs.clone(), now);
-        if eligible.is_empty() && wanted.is_none() {
-            return None;
-        }
-        // Without a planner, the first of the cheapest paths that are up.
-        let first = eligible.iter().copied();
-        let first = first.min_by_key(|path| (price(*path), *path));
-        let choice = PathChoice {
-            allowed: eligible,
-            fallback: probation_paths(hold_downs),
-        };
-        let tolerable = self.tolerable(choice, index, app, input);
-        let affordable = tolerable.allowed.clone();
-        let thrift = Thrift {
-            has_target: app.latency_target.is_some(),
-            at: now,
-        };
-        let PathChoice { allowed, fallback } = cheapest_paths(tolerable, thrift, price);
-        let least = allowed.iter().map(|path| price(*path)).min();
-        let is_costly = |path| least.is_some_and(|least| price(path) > least);
-        let row = |paths: &BTreeSet<PathIndex>| -> Vec<bool> {
-            self.paths.iter().map(|path| paths.contains(path)).collect()
-        };
-        let may = row(&allowed);
-        let (allowed, by) = match wanted {
-            // The site's plan does not know what is lost here, and one of an older gateway not what paths cost.
-            Some((path, AssignedBy::Planner))
-                if input.excess_loss(index, path).is_some()
-                    || is_costly(path) && !input.priced_by_site.contains(&index) =>
-            {
-                (may, AssignedBy::Planner)
-            }
-            Some((path, by)) if serves(path) && !input.is_damped(path, index, app.peer) => {
-                (self.only(path), by)
-            }
-            Some((_, by)) => match by {
-                // The site plans again as soon as it knows.
-                AssignedBy::Planner => (may, by),
-                _ => (may, AssignedBy::Fallback),
-            },
-            None => match (self.planner, first) {
-                (Planner::Off, Some(first)) => (self.only(first), AssignedBy::Fallback),
-                _ => (may, AssignedBy::Planner),
-            },
-        };
-        let is_free = wanted.is_none() && by == AssignedBy::Planner;
-        let none = BTreeSet::new();
-        Some(Choice {
-            allowed,
-            spare: row(if is_free { &fallback } else { &none }),
-            affordable: row(if is_free { &affordable } else { &none }),
-            by,
-        })
+        plan_mode: PlanMode,
+        forecast_state: &ForecastState,
+    ) -> BTreeMap<AppIndex, PathIndex> {
+        let planned = self.planned(plan_mode, forecast_state, ForecastResolution::Coarse);
+        planned.places()
     }
 
-    /// What is left of `choice` by what paths lose of the application.
-    fn tolerable(
-        &self,
-        choice: PathChoice<PathIndex>,
-        index: AppIndex,
-        app: &App,
-        input: &PlannerInput,
-    ) -> PathChoice<PathIndex> {
-        let excess = |path| Some(input.excess_loss(index, path)?.ratio());
-        let lateness = |path: PathIndex| {
-            let number = self.paths.iter().position(|other| *other == path);
-            let delay = number.map(|number| self.queues[number].0.delay);
-            let target = app
-                .latency_target
-                .map(|target| self.tolerance.loosen(target));
-            delay.zip(target).map_or(0.0, |(delay, target)| {
-                delay.as_secs_f64() / target.as_secs_f64().max(f64::MIN_POSITIVE)
-            })
-        };
-        tolerable_paths(choice, excess, lateness)
+    /// Every path that is up for `app`, with forecasts.
+    pub fn candidates(&self, app: AppIndex, forecast_state: &ForecastState) -> Vec<Candidate> {
+        let problem = self.beside_present(app);
+        problem.map_or_else(Vec::new, |problem| problem.candidates(app, forecast_state))
     }
 
-    fn only(&self, path: PathIndex) -> Vec<bool> {
-        self.paths.iter().map(|p| *p == path).collect()
-    }
-
-    /// What the delay of everybody who is somewhere is made of there, by eq. 3.
-    pub fn current_terms(&self) -> BTreeMap<AppIndex, (PathIndex, Terms)> {
-        let predictions = self.evaluate(&self.current_assignment()).predictions;
-        let terms = |((app, at), prediction): ((&AppIndex, &Option<usize>), Prediction)| {
-            Some((*app, (self.paths[(*at)?], prediction.terms)))
-        };
-        let there = self.apps.iter().zip(&self.at).zip(predictions);
-        there.filter_map(terms).collect()
-    }
-
-    /// A path for forecasts.
-    pub(crate) fn line(&self, path: usize) -> Line<'_> {
-        let (spec, repair) = self.queues[path];
-        Line {
-            index: self.paths[path],
-            path: spec,
-            repair,
-            outcomes: self.outcomes_over(path),
-            shared: self.lines[path].as_ref(),
-        }
-    }
-
-    /// The same as far as other gateways leave it on average.
-    pub(crate) fn left_of_line(&self, path: usize) -> PathSpec {
-        let (spec, _) = self.queues[path];
-        let [_, on_wire] = self.others[path];
-        less(&spec, on_wire)
-    }
-
-    /// What a path has to carry in all so that `left` is left for this gateway's messages as they are
-    /// on the wire.
-    pub(crate) fn whole_rate(&self, path: usize, left: Bandwidth) -> Bandwidth {
-        let [_, on_wire] = self.others[path];
-        self.wire.bandwidth(path, left).saturating_add(on_wire)
-    }
-
-    /// The mean rate of other gateways' messages on a path, without headers.
-    pub(crate) fn others_on(&self, path: usize) -> Bandwidth {
-        let [messages, _] = self.others[path];
-        messages
-    }
-
-    /// With the whole line in the terms: other gateways' messages are part of Q, not taken off W.
-    /// Delays are the same.
-    pub(crate) fn with_others(&self, path: usize, prediction: Prediction) -> Prediction {
-        let terms = Terms {
-            bandwidth: self.whole_specs[path].bandwidth,
-            others: prediction.terms.others.saturating_add(self.others_on(path)),
-            ..prediction.terms
-        };
-        Prediction {
-            terms,
-            ..prediction
-        }
+    /// The smallest single changes at which `app` would move: of its own path, of the best other
+    /// path, of its latency target. A change of nothing if the next plan moves it as it is.
+    pub fn thresholds(&self, app: AppIndex, forecast_state: &ForecastState) -> Vec<MoveTrigger> {
+        let problem = self.beside_present(app);
+        problem.map_or_else(Vec::new, |problem| problem.thresholds(app, forecast_state))
     }
 
     /// Eq. 3's prediction for `app` on every path that is up, all else unchanged. Empty if the
     /// application is not part of the problem.
     pub fn predictions(&self, app: AppIndex) -> Vec<(PathIndex, Prediction)> {
-        let Some((_, alternatives, _)) = self.alternatives(app) else {
-            return Vec::new();
-        };
-        let prediction = |a: &plan::Alternative| (self.paths[a.path], a.prediction);
-        alternatives.iter().map(prediction).collect()
+        let problem = self.beside_present(app);
+        problem.map_or_else(Vec::new, |problem| problem.predictions(app))
     }
 
-    /// The application's number in the problem, its alternatives, and the assignment of now.
-    pub(crate) fn alternatives(
+    /// What the delays of all applications that are on a path are made of there, by eq. 3.
+    pub fn current_terms(&self) -> BTreeMap<AppIndex, (PathIndex, Terms)> {
+        let loads = self.loads(&self.input.now);
+        let mut terms = BTreeMap::new();
+        for peer in self.apps.keys() {
+            terms.extend(self.to_peer(*peer, &loads).current_terms());
+        }
+        terms
+    }
+
+    fn with_input<'b>(&self, input: &'b PlannerInput) -> PlanningProblem<'b>
+    where
+        'a: 'b,
+    {
+        PlanningProblem {
+            config: self.config,
+            input,
+            apps: self.apps.clone(),
+            uplinks: self.uplinks.clone(),
+        }
+    }
+
+    /// Computed when it is needed: of a gateway with one peer, never.
+    fn uplinks(&self) -> &Uplinks {
+        self.uplinks.get_or_init(|| match self.apps.len() {
+            0 | 1 => Uplinks::default(),
+            _ => Uplinks::that_may_fill(self.config, self.input),
+        })
+    }
+
+    fn loads(&self, places: &BTreeMap<AppIndex, PathIndex>) -> UplinkLoads {
+        match self.uplinks().is_empty() {
+            true => UplinkLoads::default(),
+            false => self.uplinks().loads(self.config, self.input, places),
+        }
+    }
+
+    /// The problem of the applications to one peer, with what `loads` has of the others.
+    fn to_peer(&self, peer: PeerIndex, loads: &UplinkLoads) -> PeerProblem {
+        let neighbours = match self.uplinks().is_empty() {
+            true => BTreeMap::new(),
+            false => loads.beside(self.uplinks(), self.config, peer),
+        };
+        let scope = Scope {
+            peer: Some(peer),
+            apps: self.apps.get(&peer).map_or(&[], |apps| apps),
+            neighbours: &neighbours,
+            peers: self.apps.len(),
+        };
+        PeerProblem::new(self.config, self.input, &scope)
+    }
+
+    /// The problem of the peer of `app`, with the others where they are. `None`: its peer is not reached.
+    fn beside_present(&self, app: AppIndex) -> Option<PeerProblem> {
+        let peer = self.config.apps.get(app.0)?.peer;
+        self.apps.contains_key(&peer).then(|| {
+            let loads = self.loads(&self.input.now);
+            self.to_peer(peer, &loads)
+        })
+    }
+
+    /// One peer after the other, each with the plans for those before it.
+    fn planned(
         &self,
-        app: AppIndex,
-    ) -> Option<(usize, Vec<plan::Alternative>, Vec<usize>)> {
-        let number = self.apps.iter().position(|index| *index == app)?;
-        let assignment = self.current_assignment();
-        let problem = Problem::new(&self.path_specs, &self.app_specs, &EQUATION).ok()?;
-        let problem = problem.with_tolerance(self.tolerance);
-        let mut alternatives = plan::alternatives(&problem, &assignment, number);
-        for alternative in &mut alternatives {
-            alternative.prediction = self.with_others(alternative.path, alternative.prediction);
-        }
-        Some((number, alternatives, assignment))
-    }
-
-    /// The present assignment; an application on no path counts as on the first.
-    pub(crate) fn current_assignment(&self) -> Vec<usize> {
-        self.at.iter().map(|at| at.unwrap_or(0)).collect()
-    }
-
-    /// Whether the planner is one that looks for the best.
-    pub(crate) fn searches(&self) -> bool {
-        matches!(self.planner, Planner::Exact | Planner::Frugal)
-    }
-
-    /// By the paper's eq. 3, which knows no headers.
-    pub(crate) fn evaluate(&self, assignment: &[usize]) -> plan::Plan {
-        let mut plan = self.evaluated(&self.path_specs, &self.app_specs, assignment);
-        for (prediction, path) in plan.predictions.iter_mut().zip(assignment) {
-            *prediction = self.with_others(*path, *prediction);
-        }
-        plan
-    }
-
-    /// By eq. 3 as the planner goes by it.
-    pub(crate) fn evaluate_on_wire(&self, assignment: &[usize]) -> plan::Plan {
-        self.evaluated(&self.wire.paths, &self.wire.apps, assignment)
-    }
-
-    fn evaluated(&self, paths: &[PathSpec], apps: &[AppSpec], assignment: &[usize]) -> plan::Plan {
-        match Problem::new(paths, apps, &EQUATION) {
-            Ok(problem) => problem.with_tolerance(self.tolerance).evaluate(assignment),
-            Err(plan::NoPaths) => unreachable!("an application is in a problem only with a path"),
-        }
-    }
-
-    /// Message outcomes per second that return over `path`.
-    pub(crate) fn outcomes_over(&self, path: usize) -> f64 {
-        self.outcomes_over[path]
-    }
-
-    /// Each peer reports outcomes over its path of least delay.
-    fn sums_of_outcomes(&self) -> Vec<f64> {
-        let quickest = |reachable: &Vec<bool>| {
-            let paths = (0..self.paths.len()).filter(|path| reachable[*path]);
-            paths.min_by_key(|path| self.path_specs[*path].delay)
-        };
-        let mut sums = vec![0.0; self.paths.len()];
-        for (outcomes, reachable) in self.outcomes.iter().zip(&self.reachable) {
-            if let Some(path) = quickest(reachable) {
-                sums[path] += outcomes;
+        plan_mode: PlanMode,
+        forecast_state: &ForecastState,
+        resolution: ForecastResolution,
+    ) -> Joined {
+        let mut joined = Joined::new(self.config);
+        let mut loads = self.loads(&self.input.now);
+        for peer in self.apps.keys() {
+            let problem = self.to_peer(*peer, &loads);
+            let mut forecasts = Forecasts::new(&problem, forecast_state);
+            let found = problem.assignment(plan_mode, &mut forecasts, resolution);
+            joined.optimal &= found.optimal;
+            joined.defers_moves |= found.defers_moves;
+            match resolution {
+                ForecastResolution::Fine => {
+                    joined.describe(&problem, &found.assignment, &mut forecasts);
+                }
+                ForecastResolution::Medium | ForecastResolution::Coarse => {
+                    joined.place(&problem, &found.assignment);
+                }
+            }
+            if !self.uplinks().is_empty() {
+                loads.remove(*peer);
+                for (app, path) in problem.places(&found.assignment) {
+                    loads.add(self.uplinks(), self.config, self.input, app, path);
+                }
             }
         }
-        sums
+        joined
+    }
+
+    /// As if all paths of an uplink were one: an application may make room for one to another peer.
+    fn planned_together(
+        &self,
+        plan_mode: PlanMode,
+        forecast_state: &ForecastState,
+    ) -> BTreeMap<AppIndex, PathIndex> {
+        let apps: Vec<AppIndex> = self.apps.values().flatten().copied().collect();
+        let scope = Scope {
+            peer: None,
+            apps: &apps,
+            neighbours: &BTreeMap::new(),
+            peers: 1,
+        };
+        let problem = PeerProblem::new(self.config, self.input, &scope);
+        let mut forecasts = Forecasts::new(&problem, forecast_state);
+        let found = problem.assignment(plan_mode, &mut forecasts, ForecastResolution::Coarse);
+        problem.places(&found.assignment).collect()
+    }
+
+    /// The plan that puts applications at `places`.
+    fn described(
+        &self,
+        places: &BTreeMap<AppIndex, PathIndex>,
+        forecast_state: &ForecastState,
+    ) -> Joined {
+        let mut joined = Joined::new(self.config);
+        let loads = self.loads(places);
+        for peer in self.apps.keys() {
+            let problem = self.to_peer(*peer, &loads);
+            let mut forecasts = Forecasts::new(&problem, forecast_state);
+            let assignment = problem.assignment_of(places);
+            joined.describe(&problem, &assignment, &mut forecasts);
+        }
+        joined
     }
 }
 
-/// Which of the paths to its peer an application may use: one whose budget is used up is the last resort of what is
-/// essential.
-fn serving(app: &App, reachable: &[bool], terms: &[PathTerms]) -> Vec<bool> {
-    let paths = || reachable.iter().zip(terms);
-    let has_open = paths().any(|(reaches, terms)| *reaches && !terms.is_spent);
-    let takes_spent = app.is_essential() && !has_open;
-    paths()
-        .map(|(reaches, terms)| *reaches && (!terms.is_spent || takes_spent))
-        .collect()
-}
-
-pub(crate) const EQUATION: Equation3 = Equation3 {
-    saturation: Saturation::Refused,
-};
-
-/// Paths without what others send.
-fn left_of(paths: &[PathSpec], others: impl Iterator<Item = Bandwidth>) -> Vec<PathSpec> {
-    let paths = paths.iter().zip(others);
-    paths.map(|(path, others)| less(path, others)).collect()
-}
-
-/// At least 1 bit/s is left, which every application overloads.
-fn less(path: &PathSpec, others: Bandwidth) -> PathSpec {
-    if others.is_zero() {
-        return *path;
+impl Joined {
+    fn new(config: &PlannerConfig) -> Self {
+        Self {
+            apps: vec![UNASSIGNED; config.apps.len()],
+            lateness: Duration::ZERO,
+            delay_sum: Some(Duration::ZERO),
+            optimal: true,
+            defers_moves: false,
+        }
     }
-    let left = path.bandwidth.saturating_sub(others);
-    PathSpec {
-        bandwidth: left.max(Bandwidth::from_bits_per_second(1)),
-        ..*path
-    }
-}
 
-/// A path to several peers: the least bandwidth and the longest delay of them; as configured where
-/// nothing is measured.
-fn worst(path: &PlannedPath, specs: impl Iterator<Item = PathSpec> + Clone) -> PathSpec {
-    let bandwidth = specs.clone().map(|spec| spec.bandwidth).min();
-    let bandwidth = bandwidth.map_or(path.rate_assumed(), |measured| {
-        measured.min(path.rate_bound())
-    });
-    let delay = specs.map(|spec| spec.delay).max();
-    PathSpec {
-        bandwidth: bandwidth.min(Bandwidth::from_bits_per_second(RATE_MAX)),
-        delay: delay.or(path.delay).unwrap_or_default(),
+    fn describe(
+        &mut self,
+        problem: &PeerProblem,
+        assignment: &[usize],
+        forecasts: &mut Forecasts<'_>,
+    ) {
+        let (lateness, delay_sum) = problem.describe(assignment, forecasts, &mut self.apps);
+        self.lateness = self.lateness.saturating_add(lateness);
+        let sums = self.delay_sum.zip(delay_sum);
+        self.delay_sum = sums.map(|(sum, more)| sum.saturating_add(more));
     }
-}
 
-/// Packets of the longest message of an application with a latency target, which a lossy path
-/// serves worst.
-fn longest_message(config: &PlannerConfig, input: &PlannerInput) -> u64 {
-    let with_target = config.apps.iter().enumerate();
-    with_target
-        .filter(|(_, app)| app.latency_target.is_some())
-        .map(|(number, app)| {
-            let seen = input.workloads.get(&AppIndex(number)).copied();
-            packets_of(workload_of(app, seen).0.length)
-        })
-        .max()
-        .unwrap_or(1)
+    fn place(&mut self, problem: &PeerProblem, assignment: &[usize]) {
+        for (app, path) in problem.places(assignment) {
+            self.apps[app.0].path = Some(path);
+        }
+    }
+
+    fn places(&self) -> BTreeMap<AppIndex, PathIndex> {
+        let apps = self.apps.iter().enumerate();
+        apps.filter_map(|(number, app)| Some((AppIndex(number), app.path?)))
+            .collect()
+    }
+
+    /// Applications that miss their target or are overloaded, then by how much.
+    fn rank(&self) -> (usize, Duration) {
+        let unmet = self.apps.iter().filter(|app| app.is_unmet()).count();
+        (unmet, self.lateness)
+    }
+
+    fn into_plan(self) -> Plan {
+        Plan {
+            apps: self.apps,
+            optimal: self.optimal,
+            defers_moves: self.defers_moves,
+            lateness: self.lateness,
+            delay_sum: self.delay_sum,
+            took: Duration::ZERO,
+        }
+    }
 }

@@ -26,7 +26,7 @@ use keiro_planner::{
 use crate::{
     forecast::Sender,
     forecasts::{ForecastResolution, Forecasts},
-    problem::PlanningProblem,
+    peer_problem::PeerProblem,
 };
 
 /// The assignment that a search ended with.
@@ -60,7 +60,7 @@ const TAILS_WORK_PART: u64 = 8;
 /// Maximum number of searches.
 const TRIES: usize = 3;
 
-impl PlanningProblem {
+impl PeerProblem {
     /// The applications' specifications for the planner, in wire sizes. Where the forecast finds a
     /// target met on the present path but eq. 3 does not, the target is relaxed to eq. 3's delay
     /// there: otherwise the application would move for nothing and be moved back.
@@ -264,13 +264,14 @@ impl PlanningProblem {
 
     fn work_max(&self) -> u64 {
         let varies = |sender: &Sender| sender.traffic.length_spread != Spread::NONE;
-        match self.scheduler {
+        let whole = match self.scheduler {
             Scheduler::Fifo => WORK_MAX_FIFO,
             Scheduler::Deadline if self.senders.iter().any(varies) => {
                 WORK_MAX_DEADLINE / VARYING_WORK
             }
             Scheduler::Deadline => WORK_MAX_DEADLINE,
-        }
+        };
+        self.part_of(whole)
     }
 }
 

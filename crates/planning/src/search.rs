@@ -12,7 +12,7 @@ use keiro_planner::{
 use crate::{
     forecast::gateway,
     forecasts::{ForecastResolution, Forecasts, members_by_path},
-    problem::PlanningProblem,
+    peer_problem::PeerProblem,
 };
 
 /// Work of the first search, and of those with corrected estimates, in units of
@@ -30,7 +30,7 @@ const MOVE_COST: MoveCost = MoveCost {
     seconds: 1e-3,
 };
 
-impl PlanningProblem {
+impl PeerProblem {
     /// An assignment that leaves fewer unmet than `planned`, or equally many and fewer overloaded, by forecasts of the
     /// second resolution; `planned` if there is none. The first resolution is used in the search.
     pub(crate) fn improved_by_search(
@@ -45,7 +45,7 @@ impl PlanningProblem {
         let in_force = self.in_force().filter(|_| plan_mode == PlanMode::Revise);
         let preferred = in_force.unwrap_or_else(|| planned.to_vec());
         let mut kept = planned.to_vec();
-        let mut work = WORK;
+        let mut work = self.part_of(WORK);
         for (rounds, resolution) in ROUNDS
             .into_iter()
             .zip([ForecastResolution::Coarse, search_resolution])
@@ -61,7 +61,7 @@ impl PlanningProblem {
                     break;
                 }
                 let found = search.improve(&kept, &preferred, MOVE_COST, work);
-                work = WORK_AGAIN;
+                work = self.part_of(WORK_AGAIN);
                 if found == kept {
                     break;
                 }
@@ -83,7 +83,8 @@ impl PlanningProblem {
     fn affordable_rounds(&self, assignment: &[usize]) -> usize {
         let by_path = members_by_path(assignment, self.paths.len());
         let each: usize = by_path.iter().map(|members| members.len().pow(2)).sum();
-        (FORECASTS_WORK / each.max(1)).max(1)
+        let work = self.part_of(FORECASTS_WORK as u64) as usize;
+        (work / each.max(1)).max(1)
     }
 
     /// `planned`, with applications without a target moved to paths of less delay where no target suffers.
@@ -103,7 +104,8 @@ impl PlanningProblem {
                 may[*app].fill(false);
             }
         }
-        self.target_search(&may).lower_delays(planned, cost, WORK)
+        self.target_search(&may)
+            .lower_delays(planned, cost, self.part_of(WORK))
     }
 
     pub(crate) fn target_search(&self, may: &[Vec<bool>]) -> TargetSearch {

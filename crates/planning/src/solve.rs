@@ -1,9 +1,6 @@
-//! Solves a planning problem, and describes the result or the present assignment by forecasts.
+//! Solves the problem of one peer, and describes the result or the present assignment by forecasts.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use keiro_control::config::{AppIndex, PathIndex, PathTerms, Planner};
 use keiro_planner::{
@@ -14,13 +11,12 @@ use keiro_units::Bandwidth;
 
 use crate::{
     arrange::Placement,
-    config::PlannerConfig,
     expected_delay::ExpectedDelay,
     forecast::{DelayForecast, ForecastState},
     forecasts::{ForecastResolution, Forecasts, members, members_by_path},
     input::{ExcessLoss, MeasuredDelay},
-    plan::{AppAssignment, Plan, UNASSIGNED},
-    problem::{EQUATION, PlanningProblem},
+    peer_problem::{EQUATION, PeerProblem},
+    plan::AppAssignment,
     refine::SearchResult,
 };
 
@@ -48,49 +44,13 @@ pub struct Candidate {
 /// still gain at that size.
 const SEARCHED_APPS_MAX: usize = 300;
 
-impl PlanningProblem {
-    pub fn answer(
-        &self,
-        config: &PlannerConfig,
-        plan_mode: PlanMode,
-        forecast_state: &ForecastState,
-    ) -> Plan {
-        let mut forecasts = Forecasts::new(self, forecast_state);
-        let answer = self.assignment(plan_mode, &mut forecasts, ForecastResolution::Fine);
-        let planned = self.described(config, &answer.assignment, &mut forecasts);
-        Plan {
-            optimal: answer.optimal,
-            defers_moves: answer.defers_moves,
-            ..planned
-        }
-    }
-
-    /// The present assignment, described as a plan.
-    pub fn present_plan(&self, config: &PlannerConfig, forecast_state: &ForecastState) -> Plan {
-        let mut forecasts = Forecasts::new(self, forecast_state);
-        let mut present = self.described(config, &self.current_assignment(), &mut forecasts);
-        for (number, index) in self.apps.iter().enumerate() {
-            if self.at[number].is_none() {
-                present.apps[index.0] = UNASSIGNED;
-            }
-        }
-        present
-    }
-
-    /// Only the assignment, by coarse forecasts.
-    pub fn coarse_assignment(
-        &self,
-        plan_mode: PlanMode,
-        forecast_state: &ForecastState,
-    ) -> BTreeMap<AppIndex, PathIndex> {
-        let mut forecasts = Forecasts::new(self, forecast_state);
-        let answer = self.assignment(plan_mode, &mut forecasts, ForecastResolution::Coarse);
-        let places = self.apps.iter().zip(answer.assignment);
-        places.map(|(app, path)| (*app, self.paths[path])).collect()
-    }
-
+impl PeerProblem {
     /// Every path that is up for `app`, with forecasts.
-    pub fn candidates(&self, app: AppIndex, forecast_state: &ForecastState) -> Vec<Candidate> {
+    pub(crate) fn candidates(
+        &self,
+        app: AppIndex,
+        forecast_state: &ForecastState,
+    ) -> Vec<Candidate> {
         let Some((number, alternatives, assignment)) = self.alternatives(app) else {
             return Vec::new();
         };
@@ -180,17 +140,16 @@ impl PlanningProblem {
         }
     }
 
-    /// The plan that `assignment` is.
-    fn described(
+    /// Writes what `assignment` is into `apps`, one for each of the configuration's. Returns the sums of a plan.
+    pub(crate) fn describe(
         &self,
-        config: &PlannerConfig,
         assignment: &[usize],
         forecasts: &mut Forecasts<'_>,
-    ) -> Plan {
+        apps: &mut [AppAssignment],
+    ) -> (Duration, Option<Duration>) {
         let predictions = self.evaluate(assignment).predictions;
         let forecasts_of = self.forecasts_of(assignment, forecasts);
         let unchanged = self.unchanged(assignment);
-        let mut apps = vec![UNASSIGNED; config.apps.len()];
         for index in &self.denied {
             apps[index.0].terms.is_spent = true;
         }
@@ -217,14 +176,7 @@ impl PlanningProblem {
                 terms: self.terms[number][assignment[number]],
             };
         }
-        Plan {
-            apps,
-            optimal: false,
-            defers_moves: false,
-            lateness,
-            delay_sum,
-            took: Duration::ZERO,
-        }
+        (lateness, delay_sum)
     }
 
     fn forecasts_of(

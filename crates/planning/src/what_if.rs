@@ -52,7 +52,7 @@ impl Situation<'_> {
     }
 
     fn plan(&self, config: &PlannerConfig, input: &PlannerInput) -> Plan {
-        PlanningProblem::new(config, input).answer(config, self.plan_mode, self.forecast_state)
+        PlanningProblem::new(config, input).answer(self.plan_mode, self.forecast_state)
     }
 }
 

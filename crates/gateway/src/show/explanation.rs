@@ -20,7 +20,8 @@ impl View<'_> {
         let app = &config[index];
         let planned = &gateway.planning.config;
         let problem = PlanningProblem::new(planned, &self.input);
-        let alone = PlanningProblem::new(planned, &self.input.alone());
+        let input_alone = self.input.alone();
+        let alone = PlanningProblem::new(planned, &input_alone);
         let candidates = problem.candidates(index, self.gateway.planning.steering.forecast_state());
         let shown = self.app(index, app);
         let measured = shown.delay.filter(|delay| delay.count > 0);

@@ -88,6 +88,30 @@ impl StreamSums {
         self.cubes += weight * service * (1.0 + spread) * (1.0 + 2.0 * spread);
     }
 
+    /// In the order of the fields.
+    pub(super) fn sums(&self) -> [f64; 6] {
+        [
+            self.load,
+            self.whole,
+            self.squares,
+            self.poisson,
+            self.varied,
+            self.cubes,
+        ]
+    }
+
+    pub(super) fn from_sums(sums: [f64; 6]) -> Self {
+        let [load, whole, squares, poisson, varied, cubes] = sums;
+        Self {
+            load,
+            whole,
+            squares,
+            poisson,
+            varied,
+            cubes,
+        }
+    }
+
     /// Of both sets of streams.
     pub(super) fn and(&self, other: &Self) -> Self {
         Self {

@@ -97,6 +97,25 @@ impl Residual {
         }
     }
 
+    /// Everything that it keeps, for [`Residual::from_sums`].
+    pub const fn sums(&self) -> [f64; 7] {
+        let ([a, b, c], [u, v]) = (self.information, self.weighted);
+        [a, b, c, u, v, self.square, self.numbers]
+    }
+
+    /// One that another process has learnt. `None`: a sum that is none, or negative where that cannot be.
+    pub fn from_sums(sums: [f64; 7]) -> Option<Self> {
+        let [a, b, c, u, v, square, numbers] = sums;
+        let is_sane = sums.iter().all(|sum| sum.is_finite())
+            && [a, b, c, square, numbers].iter().all(|sum| *sum >= 0.0);
+        is_sane.then_some(Self {
+            information: [a, b, c],
+            weighted: [u, v],
+            square,
+            numbers,
+        })
+    }
+
     /// Learns from one application's delays in one window, and what was forecast for them.
     ///
     /// Ignores overloaded forecasts and fewer than twenty messages.

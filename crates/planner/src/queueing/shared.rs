@@ -94,6 +94,12 @@ impl Offered {
         });
     }
 
+    /// Adds what others offer.
+    pub fn add_all(&mut self, other: &Self) {
+        self.bytes = self.bytes.and(&other.bytes);
+        self.bursts += other.bursts;
+    }
+
     /// What all of `traffic` offers.
     pub fn of<'a>(traffic: impl IntoIterator<Item = &'a Traffic>, wire: &WireFormat) -> Self {
         let mut offered = Self::default();
@@ -101,6 +107,22 @@ impl Offered {
             offered.add(traffic, wire);
         }
         offered
+    }
+
+    /// The sums, for [`Offered::from_sums`].
+    pub fn sums(&self) -> [f64; 7] {
+        let [load, whole, squares, poisson, varied, cubes] = self.bytes.sums();
+        [load, whole, squares, poisson, varied, cubes, self.bursts]
+    }
+
+    /// What another process has summed. `None`: a sum that is none, or negative.
+    pub fn from_sums(sums: [f64; 7]) -> Option<Self> {
+        let [load, whole, squares, poisson, varied, cubes, bursts] = sums;
+        let is_sane = sums.iter().all(|sum| sum.is_finite() && *sum >= 0.0);
+        is_sane.then(|| Self {
+            bytes: StreamSums::from_sums([load, whole, squares, poisson, varied, cubes]),
+            bursts,
+        })
     }
 
     /// Its mean rate, headers included; saturates.

@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use keiro_control::config::{AppIndex, Config, PathIndex, PeerIndex};
 use keiro_units::{Bandwidth, ByteCount};
@@ -7,9 +7,10 @@ use rand_core::{RngCore, SeedableRng};
 
 use super::*;
 use crate::{
-    AppAssignment, MeasuredDelay, Plan, PlannerConfig, PlannerInput,
+    AppAssignment, MeasuredDelay, Plan, PlannerConfig, PlannerInput, PlanningProblem,
     forecast::{ForecastState, resolution},
     forecasts::P99Check,
+    peer_problem::Scope,
     testing::{self, both_up, bulk, placed},
     tests::timed,
 };
@@ -79,15 +80,20 @@ fn drawn(
 }
 
 fn answer(config: &PlannerConfig, input: &PlannerInput, plan_mode: PlanMode) -> Plan {
-    PlanningProblem::new(config, input).answer(config, plan_mode, &ForecastState::default())
+    PlanningProblem::new(config, input).answer(plan_mode, &ForecastState::default())
 }
 
 /// Of all assignments the fewest unmet, by the forecast that is shown.
 fn least_unmet(config: &PlannerConfig, input: &PlannerInput) -> usize {
-    let (problem, forecast_state) = (
-        PlanningProblem::new(config, input),
-        ForecastState::default(),
-    );
+    let apps: Vec<AppIndex> = (0..config.apps.len()).map(AppIndex).collect();
+    let scope = Scope {
+        peer: Some(PeerIndex(0)),
+        apps: &apps,
+        neighbours: &BTreeMap::new(),
+        peers: 1,
+    };
+    let problem = PeerProblem::new(config, input, &scope);
+    let forecast_state = ForecastState::default();
     let mut forecasts = Forecasts::new(&problem, &forecast_state);
     let sets = 1_usize << config.apps.len();
     let mut least: Vec<Option<usize>> = vec![None; sets];

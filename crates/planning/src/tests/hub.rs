@@ -86,33 +86,83 @@ fn hub(branches: usize, paths: usize) -> (PlannerConfig, PlannerInput) {
 }
 
 #[test]
-#[ignore = "prints how long plans take; for an idle machine"]
+#[ignore = "prints how long plans take"]
 fn time_of_a_hubs_plans() {
     for (branches, paths) in [(50, 2), (50, 4), (200, 2), (200, 4)] {
-        let (config, input) = hub(branches, paths);
-        let mut input = input;
+        let (config, mut input) = hub(branches, paths);
+        let forecast_state = ForecastState::default();
         for mode in [PlanMode::FromScratch, PlanMode::Revise, PlanMode::Revise] {
-            let answer = || {
-                PlanningProblem::new(&config, &input).answer(
-                    &config,
-                    mode,
-                    &ForecastState::default(),
-                )
-            };
-            let (plan, took) = timed(answer);
-            let (problem, built) = timed(|| PlanningProblem::new(&config, &input));
-            drop(problem);
+            let changed = input.up.get_mut(&(PathIndex(0), PeerIndex(3)));
+            if let (PlanMode::Revise, Some(Some(sample))) = (mode, changed) {
+                sample.delay += Duration::from_millis(20);
+            }
+            let problem = PlanningProblem::new(&config, &input);
+            let (plan, took) = timed(|| problem.answer(mode, &forecast_state));
+            let (_, shown) = timed(|| problem.present_plan(&forecast_state));
             println!(
-                "{branches} branches, {paths} paths, {} applications, {mode:?}: {took:.1?} (problem {built:.1?}), {} unmet, {} overloaded, {} move",
+                "{branches} branches, {paths} paths, {} applications, {mode:?}: {took:.1?}, present {shown:.1?}, {} \
+                 unmet, {} move",
                 config.apps.len(),
                 plan.unmet(),
-                plan.apps
-                    .iter()
-                    .filter(|app| app.expected.is_some_and(|e| e.overloaded))
-                    .count(),
                 plan.changes(&input.now),
             );
             input.now = plan.paths();
         }
+    }
+}
+
+fn overloaded(plan: &Plan) -> usize {
+    let expected = plan.apps.iter().filter_map(|app| app.expected);
+    expected.filter(|expected| expected.overloaded).count()
+}
+
+/// What is planned on each uplink, as a part of its rate.
+fn loads(config: &PlannerConfig, input: &PlannerInput, plan: &Plan) -> Vec<f64> {
+    let mut loads = vec![0.0; config.paths.len()];
+    for (app, path) in plan.paths() {
+        let traffic = traffic_of(&config[app], input.workloads.get(&app).copied());
+        let rate = config[path].rate_bound().as_bits_per_second() as f64;
+        loads[path.0] += traffic.app.rate().as_bits_per_second() as f64 / rate;
+    }
+    loads
+}
+
+#[test]
+fn a_hub_counts_each_branch_by_its_own_lines() {
+    let (config, input) = hub(12, 2);
+    for mode in [PlanMode::FromScratch, PlanMode::Revise] {
+        let plan = PlanningProblem::new(&config, &input).answer(mode, &ForecastState::default());
+        assert_eq!(plan.unmet(), 0, "{mode:?}");
+        // The delay of the way to this branch, not that to the farthest.
+        for (number, app) in plan.apps.iter().enumerate() {
+            let peer = config.apps[number].peer;
+            let path = app.path.unwrap();
+            let level = input.up[&(path, peer)].unwrap();
+            assert_eq!(app.prediction.unwrap().terms.propagation, level.delay);
+        }
+    }
+}
+
+#[test]
+fn what_a_hub_sends_to_others_counts_where_an_uplink_may_fill() {
+    let (mut config, mut input) = hub(12, 2);
+    for path in &mut config.paths {
+        path.rate = Some(Bandwidth::from_mbit_per_second(30));
+    }
+    // All on one uplink, which that overloads.
+    input.now = (0..config.apps.len())
+        .map(|app| (AppIndex(app), PathIndex(0)))
+        .collect();
+    let problem = PlanningProblem::new(&config, &input);
+    let forecast_state = ForecastState::default();
+    assert_eq!(
+        overloaded(&problem.present_plan(&forecast_state)),
+        config.apps.len()
+    );
+    for mode in [PlanMode::FromScratch, PlanMode::Revise] {
+        let plan = problem.answer(mode, &forecast_state);
+        let loads = loads(&config, &input, &plan);
+        assert!(loads.iter().all(|load| *load < 0.95), "{mode:?}: {loads:?}");
+        assert_eq!(overloaded(&plan), 0, "{mode:?}: {loads:?}");
     }
 }

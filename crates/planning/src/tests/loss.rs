@@ -22,7 +22,7 @@ fn planned_beside_loss(
         excess_losses: lost.iter().map(excess).collect(),
         ..both_up()
     };
-    PlanningProblem::new(config, &input).answer(config, mode, &ForecastState::default())
+    PlanningProblem::new(config, &input).answer(mode, &ForecastState::default())
 }
 
 const QUICK: PathIndex = PathIndex(0);
@@ -120,11 +120,7 @@ fn a_supposed_loss_is_held_against_what_applications_bear() {
             panic!("{change}")
         };
         PlanningProblem::new(&supposed.config, &supposed.input)
-            .answer(
-                &supposed.config,
-                PlanMode::Revise,
-                &ForecastState::default(),
-            )
+            .answer(PlanMode::Revise, &ForecastState::default())
             .paths()
     };
     assert_eq!(

@@ -44,7 +44,7 @@ fn planned(config: &PlannerConfig, input: &PlannerInput, mode: PlanMode) -> Vec<
 }
 
 fn answer(config: &PlannerConfig, input: &PlannerInput, mode: PlanMode) -> Plan {
-    PlanningProblem::new(config, input).answer(config, mode, &ForecastState::default())
+    PlanningProblem::new(config, input).answer(mode, &ForecastState::default())
 }
 
 const MODES: [PlanMode; 2] = [PlanMode::FromScratch, PlanMode::Revise];
@@ -369,7 +369,7 @@ fn role_and_cost_miss_no_target_and_cost_no_more_than_targets_need() {
                 };
                 moved.now.insert(*app, cheaper);
                 let problem = PlanningProblem::new(&priced, &moved);
-                let there = problem.present_plan(&priced, &ForecastState::default());
+                let there = problem.present_plan(&ForecastState::default());
                 assert!(
                     unmet(&there, &priced) > unmet(&with, &priced)
                         || overloaded(&there) > overloaded(&with),
