@@ -712,6 +712,14 @@ impl Name {
         }
     }
 
+    /// The name of what a gateway has, if `text` may be one: those that it makes of others have an `@`.
+    ///
+    /// # Errors
+    /// See [`NameError`].
+    pub fn in_use(text: &str) -> Result<Self, NameError> {
+        Self::new(&text.replace('@', "-")).map(|_| Self(text.to_owned()))
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -11,6 +11,7 @@ mod history;
 mod lines;
 mod message_client;
 mod network;
+mod planner_input;
 mod snapshot;
 mod tenant;
 #[cfg(test)]
@@ -33,6 +34,11 @@ pub use self::{
     lines::{LineDecoder, LineError, encode_line},
     message_client::{MessageClientSnapshot, MessageClients},
     network::{NetworkSiteSnapshot, NetworkSnapshot, SiteRoute},
+    planner_input::{
+        ExcessLossInput, HoldDownInput, LineUseInput, LossNeedInput, MessagesInput,
+        PLANNER_INPUT_VERSION, PathLevelInput, PathTermsInput, PathUpInput, PlannedAppInput,
+        PlannedPathInput, PlannerInputSnapshot, TrafficWindowInput, WindowHalfInput, WorkloadInput,
+    },
     snapshot::{
         AggregationChange, AggregationSnapshot, AppSnapshot, AssignedBy, BudgetSnapshot, Candidate,
         DelaySummary, DelayTerms, ExcessLossSnapshot, Explanation, FecSnapshot, ForwardSnapshot,
@@ -135,6 +141,8 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         what_if: Vec<WhatIf>,
     },
+    /// What the planner plans with, for plans in another process. Answer: [`Response::PlannerInput`].
+    PlannerInput {},
     /// Plan and take the result over at once. Answer: [`Response::Plan`] as applied.
     Apply {
         /// As in [`Request::Plan`].
@@ -175,6 +183,7 @@ impl Request {
             | Self::History { .. }
             | Self::Monitor {}
             | Self::Plan { .. }
+            | Self::PlannerInput {}
             | Self::Explain { .. } => true,
             // A recording takes time of the thread that carries packets.
             Self::Qlog { .. }
@@ -238,6 +247,8 @@ pub enum Response {
     },
     /// To [`Request::Plan`] and [`Request::Apply`].
     Plan(PlanSnapshot),
+    /// To [`Request::PlannerInput`].
+    PlannerInput(Box<PlannerInputSnapshot>),
     /// To [`Request::Explain`].
     Explanation(Box<Explanation>),
     /// To [`Request::Reload`].

@@ -6,7 +6,7 @@ use keiro_control::{
     config::{AppIndex, Membership, PathIndex, Planner},
     protocol::{ErrorCode, ErrorResponse, PlanSnapshot, Request, Response, WhatIf},
 };
-use keiro_planning::{PlanMode, Situation, paths_in_use};
+use keiro_planning::{PlanMode, Situation, paths_in_use, planner_input_snapshot};
 
 use crate::{
     active::app_id,
@@ -39,6 +39,7 @@ impl Gateway {
             Request::Monitor {} => Ok(Response::Monitoring {}),
             Request::Qlog { peer, from } => self.qlog_of(peer, *from),
             Request::Plan { anew, what_if } => self.plan_now(plan_mode(*anew), what_if),
+            Request::PlannerInput {} => self.planner_input_snapshot(),
             Request::Apply { anew } => self.apply_plan(plan_mode(*anew)),
             Request::Explain { app } => self
                 .app_index(app)
@@ -186,6 +187,19 @@ impl Gateway {
                 site,
                 ..plan
             }))
+        })
+    }
+
+    fn planner_input_snapshot(&self) -> Answer {
+        self.refuse_without_planner()?;
+        self.with_view(|view| {
+            let alone = self.site.role() != SiteRole::Alone;
+            Ok(Response::PlannerInput(Box::new(planner_input_snapshot(
+                &self.planning.config,
+                &view.input,
+                self.planning.steering.forecast_state(),
+                alone,
+            ))))
         })
     }
 

@@ -14,6 +14,7 @@
 //! - [`economy`]: takes applications back from paths that cost more than they need.
 //! - [`solve`]: puts these together into a [`plan`].
 //! - [`snapshot`]: a plan in the types of the control protocol.
+//! - [`exchange`]: what is planned with in the types of the control protocol, for other processes.
 //! - [`what_if`]: the same for changes that have not happened.
 //!
 //! Pure functions: no I/O, no clock, no threads. What is planned with comes from the gateway, or from its control socket.
@@ -22,6 +23,7 @@
 mod arrange;
 mod config;
 mod economy;
+mod exchange;
 mod expected_delay;
 pub mod forecast;
 mod forecasts;
@@ -45,6 +47,7 @@ mod uplinks;
 mod what_if;
 
 pub use config::{PlannedPath, PlannerConfig};
+pub use exchange::{InvalidInput, ReceivedInput, planner_input_snapshot};
 pub use expected_delay::{ExpectedDelay, FORECAST_ERROR};
 pub use input::{
     ExcessLoss, MeasuredDelay, MeasuredWorkload, PlannerInput, Workload, WorkloadSource,

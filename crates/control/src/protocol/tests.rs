@@ -240,6 +240,15 @@ fn numbers_say_their_unit() {
         "destination_port",
         "protocol",
         "flows",
+        "version",
+        "messages",
+        // Positions in lists.
+        "path",
+        "peer",
+        "uplink",
+        "pinned",
+        "assigned",
+        "path_now",
     ];
     let units = [
         "_seconds",

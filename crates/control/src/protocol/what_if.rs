@@ -256,7 +256,7 @@ impl WhatIf {
     pub fn parse(text: &str) -> Result<Self, WhatIfError> {
         let form = || WhatIfError::Form(text.to_owned());
         let words: Vec<&str> = text.split_whitespace().collect();
-        let name = |name: &str| match Name::try_from(name.to_owned()) {
+        let name = |name: &str| match Name::in_use(name) {
             Ok(name) => Ok(name.to_string()),
             Err(_) => Err(form()),
         };

@@ -20,9 +20,10 @@ use keiro_control::{
     metrics,
     protocol::{
         AssignedBy, ErrorCode, EventKind, JudgedBy, ModelState, MoveReason, PathState, PeerState,
-        Request, Response, client::ClientError,
+        PlanSnapshot, Request, Response, WhatIf, client::ClientError,
     },
 };
+use keiro_planning::{PlanMode, ReceivedInput, Situation, paths_in_use};
 use keiro_stats::{AppStats, HandshakeStats, PathSocketStats, PathStats, PeerStats, Stat, StatSet};
 
 fn with_target(name: &str, latency_target: &str) -> String {
@@ -271,6 +272,45 @@ fn plan_and_apply_agree_with_what_is_active() {
     };
     assert!(plan.applied);
     assert_eq!(plan.changes, 0);
+}
+
+#[test]
+fn another_process_plans_for_a_supposition_as_the_gateway_does() {
+    let pair = pair();
+    wait_for("the plan", || pair.a.status().apps_target_met == 2);
+    let path = pair.a.app("M").path.expect("a path is up");
+    let what_if = vec![WhatIf::LosePath { path }];
+    let essence = |plan: &PlanSnapshot| {
+        let apps = plan.apps.iter();
+        let apps = apps.map(|app| (app.path.clone(), app.path_now.clone(), app.target_met));
+        (
+            apps.collect::<Vec<_>>(),
+            plan.newly_unmet.clone(),
+            plan.unmet,
+        )
+    };
+    // What is measured may change between the two answers.
+    wait_for("equal plans", || {
+        let Response::Plan(here) = pair.a.ask(&Request::Plan {
+            anew: false,
+            what_if: what_if.clone(),
+        }) else {
+            panic!()
+        };
+        let Response::PlannerInput(input) = pair.a.ask(&Request::PlannerInput {}) else {
+            panic!()
+        };
+        let received = ReceivedInput::try_from(&*input).unwrap();
+        let situation = Situation {
+            config: &received.config,
+            input: &received.input,
+            forecast_state: &received.forecast_state,
+            plan_mode: PlanMode::Revise,
+            now: &paths_in_use(&received.config, &received.input),
+        };
+        let there = situation.plan_after(&what_if).unwrap();
+        essence(&here) == essence(&there)
+    });
 }
 
 #[test]

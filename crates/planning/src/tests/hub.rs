@@ -166,3 +166,85 @@ fn what_a_hub_sends_to_others_counts_where_an_uplink_may_fill() {
         assert_eq!(overloaded(&plan), 0, "{mode:?}: {loads:?}");
     }
 }
+
+/// The far end of a control socket.
+fn received(config: &PlannerConfig, input: &PlannerInput, state: &ForecastState) -> ReceivedInput {
+    let snapshot = planner_input_snapshot(config, input, state, false);
+    ReceivedInput::try_from(&snapshot).unwrap()
+}
+
+#[test]
+fn another_process_plans_as_the_gateway_does() {
+    let (config, input) = hub(6, 3);
+    let state = ForecastState::default();
+    let received = received(&config, &input, &state);
+    assert_eq!(received.config.paths, config.paths);
+    for texts in [
+        &[][..],
+        &["lose wan0", "add 3 voice.site2"],
+        &[
+            "set wan1 rate=5Mbit delay=90ms loss=2%",
+            "latency-target web.site1 10ms",
+        ],
+    ] {
+        let changes: Vec<WhatIf> = texts
+            .iter()
+            .map(|text| WhatIf::parse(text).unwrap())
+            .collect();
+        for plan_mode in [PlanMode::FromScratch, PlanMode::Revise] {
+            let after = |config, input, forecast_state| {
+                let situation = Situation {
+                    config,
+                    input,
+                    forecast_state,
+                    plan_mode,
+                    now: &paths_in_use(config, input),
+                };
+                situation.plan_after(&changes).unwrap()
+            };
+            let here = after(&config, &input, &state);
+            let there = after(&received.config, &received.input, &received.forecast_state);
+            assert_eq!(here, there, "{texts:?}");
+        }
+    }
+}
+
+#[test]
+fn a_senseless_planner_input_is_refused_by_the_name_of_its_field() {
+    let (config, input) = hub(2, 2);
+    let good = planner_input_snapshot(&config, &input, &ForecastState::default(), false);
+    type Change = fn(&mut keiro_control::protocol::PlannerInputSnapshot);
+    let changes: [(Change, InvalidInput); 8] = [
+        (|it| it.version = 2, InvalidInput::Version(2)),
+        (|it| it.apps[3].peer = 2, InvalidInput::Value("peer")),
+        (
+            |it| it.apps[0].name = "a b".into(),
+            InvalidInput::Value("name"),
+        ),
+        (
+            |it| it.apps[0].interval_seconds = Some(0.0),
+            InvalidInput::Value("interval_seconds"),
+        ),
+        (
+            |it| it.paths_up[1].path = usize::MAX,
+            InvalidInput::Value("path"),
+        ),
+        (
+            |it| it.paths[1].uplink = Some(1),
+            InvalidInput::Value("uplink"),
+        ),
+        (
+            |it| it.paths[0].residual = Some([f64::NAN; 7]),
+            InvalidInput::Value("residual"),
+        ),
+        (
+            |it| it.paths = vec![it.paths[0].clone(); 65],
+            InvalidInput::TooMany("paths"),
+        ),
+    ];
+    for (change, why) in changes {
+        let mut bad = good.clone();
+        change(&mut bad);
+        assert_eq!(ReceivedInput::try_from(&bad).unwrap_err(), why);
+    }
+}
