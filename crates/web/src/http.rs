@@ -6,6 +6,7 @@ mod guard;
 mod live;
 mod login;
 mod pages;
+mod turns;
 
 use std::{
     convert::Infallible,
@@ -31,7 +32,7 @@ use tokio::{
 use tokio_io_timeout::TimeoutStream;
 
 pub(crate) use self::assets::address as asset_address;
-use self::{access::Access, guard::Hosts, pages::Rendered};
+use self::{access::Access, guard::Hosts, pages::Rendered, turns::Turns};
 use crate::{
     site::{CONNECTIONS_MAX, Site, VIEWERS_MAX},
     source::{SocketName, Source, egress::Egress},
@@ -85,6 +86,7 @@ struct Server {
     access: Access,
     hosts: Hosts,
     rendered: Rendered,
+    turns: Turns,
 }
 
 /// The other end of a connection; `None`: of a Unix socket.
@@ -123,6 +125,7 @@ pub async fn serve(
         access: options.access,
         hosts: Hosts::new(&options.listen, options.hosts),
         rendered: Rendered::default(),
+        turns: Turns::default(),
     });
     let router = router(server);
     ready(address);

@@ -1,8 +1,8 @@
 //! One gateway, asked once for all viewers.
 //!
 //! A thread polls its control socket every second while a page is open and every half a minute otherwise, one follows
-//! its events, and one asks single questions, at a bounded rate. So what a gateway has to do does not depend on the
-//! number of viewers.
+//! its events, and one asks single questions, at a bounded rate. Another one plans what viewers suppose, without the
+//! gateway. So what a gateway has to do does not depend on the number of viewers.
 
 mod ask;
 pub(crate) mod egress;
@@ -10,6 +10,7 @@ pub(crate) mod events;
 mod fault;
 mod poll;
 pub(crate) mod record;
+mod suppose;
 
 use std::{
     path::PathBuf,
@@ -28,8 +29,9 @@ pub(crate) use self::{
     ask::Answer,
     fault::Fault,
     poll::{Data, View},
+    suppose::Plans,
 };
-use self::{ask::Asker, events::Events, record::Record};
+use self::{ask::Asker, events::Events, record::Record, suppose::Supposition};
 
 /// A gateway's control socket and the name of the gateway in addresses of pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +87,8 @@ pub(crate) struct Source {
     pub(crate) name: String,
     shared: Arc<Shared>,
     view: watch::Receiver<Arc<View>>,
-    asker: Asker,
+    gateway: Asker<Request, Response>,
+    planner: Asker<Supposition, Plans>,
 }
 
 /// What the threads of a source share with the pages.
@@ -124,12 +127,14 @@ impl Source {
         });
         let view = poll::start(Arc::clone(&shared));
         events::start(Arc::clone(&shared));
-        let asker = Asker::start(Arc::clone(&shared));
+        let gateway = Asker::start(Arc::clone(&shared), "ask", ask::of_gateway());
+        let planner = Asker::start(Arc::clone(&shared), "plan", suppose::planner());
         Self {
             name,
             shared,
             view,
-            asker,
+            gateway,
+            planner,
         }
     }
 
@@ -187,7 +192,7 @@ impl Source {
         let request = Request::Explain {
             app: app.to_owned(),
         };
-        self.asker.ask(request, EXPLANATION_FRESH_FOR).await
+        self.ask(request, EXPLANATION_FRESH_FOR).await
     }
 
     /// Past measurements.
@@ -197,16 +202,20 @@ impl Source {
             name: name.to_owned(),
             past_seconds: past.as_secs(),
         };
-        self.asker.ask(request, HISTORY_FRESH_FOR).await
+        self.ask(request, HISTORY_FRESH_FOR).await
     }
 
-    /// What the planner would do now, or after `changes`.
-    pub(crate) async fn plan(&self, changes: Vec<WhatIf>) -> Answer {
-        let request = Request::Plan {
-            anew: false,
-            what_if: changes,
-        };
-        self.asker.ask(request, PLAN_FRESH_FOR).await
+    /// What the planner would do now and after `changes`, planned in this process.
+    pub(crate) async fn suppose(&self, changes: Vec<WhatIf>) -> Answer<Plans> {
+        let input = self.ask(Request::PlannerInput {}, PLAN_FRESH_FOR).await?;
+        let key = serde_json::to_string(&changes).unwrap_or_default();
+        let supposition = Supposition { input, changes };
+        self.planner.ask(key, supposition, PLAN_FRESH_FOR).await
+    }
+
+    async fn ask(&self, request: Request, fresh_for: Duration) -> Answer {
+        let key = serde_json::to_string(&request).unwrap_or_default();
+        self.gateway.ask(key, request, fresh_for).await
     }
 }
 
@@ -218,7 +227,7 @@ impl Drop for Source {
     }
 }
 
-/// How old answers may be. Ours: rows of the history come once a minute; plans and explanations cost the gateway work.
+/// How old answers may be. Ours: rows of the history come once a minute; explanations and the planner's input cost the gateway work.
 const HISTORY_FRESH_FOR: Duration = Duration::from_secs(30);
 const EXPLANATION_FRESH_FOR: Duration = Duration::from_secs(5);
 const PLAN_FRESH_FOR: Duration = Duration::from_secs(10);

@@ -18,7 +18,7 @@ use futures_util::stream;
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
-use super::{Server, plain};
+use super::{Server, plain, turns::Turn};
 use crate::{
     page::{Page, PageAddress},
     site::VIEWERS_MAX,
@@ -35,6 +35,8 @@ struct Viewer {
     waiting: VecDeque<Event>,
     ends: Instant,
     _permit: OwnedSemaphorePermit,
+    /// Of a page that costs work.
+    _turn: Option<Turn>,
 }
 
 /// A part of a page as the script gets it.
@@ -50,7 +52,12 @@ const VIEWER_TIME_MAX: Duration = Duration::from_secs(3600);
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// Changes of the page at `place` of gateway `source`, for as long as the viewer listens.
-pub(super) fn live(server: &Arc<Server>, source: usize, place: PageAddress) -> Response {
+pub(super) fn live(
+    server: &Arc<Server>,
+    source: usize,
+    place: PageAddress,
+    turn: Option<Turn>,
+) -> Response {
     let Ok(permit) = Arc::clone(&server.site.viewers).try_acquire_owned() else {
         let what = format!("{VIEWERS_MAX} pages are followed live already");
         let mut response = plain(
@@ -73,6 +80,7 @@ pub(super) fn live(server: &Arc<Server>, source: usize, place: PageAddress) -> R
         waiting: VecDeque::new(),
         ends: Instant::now() + VIEWER_TIME_MAX,
         _permit: permit,
+        _turn: turn,
     };
     let events = stream::unfold(viewer, |mut viewer| async move {
         let event = viewer.next().await?;

@@ -6,12 +6,12 @@ use std::{
 };
 
 use axum::{
-    extract::{Request, State},
+    extract::{Extension, Request, State},
     http::{Method, StatusCode, Uri, header},
     response::{IntoResponse, Redirect, Response},
 };
 
-use super::{Server, live, plain};
+use super::{Remote, Server, live, plain, turns::TURNS_MAX};
 use crate::{
     page::{self, Page, PageAddress, layout},
     site::Site,
@@ -65,7 +65,11 @@ pub(super) async fn index(State(server): State<Arc<Server>>) -> Response {
 }
 
 /// `/GATEWAY/PAGE`, and `/GATEWAY/live/PAGE` for the changes of a page.
-pub(super) async fn page(State(server): State<Arc<Server>>, request: Request) -> Response {
+pub(super) async fn page(
+    State(server): State<Arc<Server>>,
+    Extension(remote): Extension<Remote>,
+    request: Request,
+) -> Response {
     if request.method() == Method::POST {
         return not_post();
     }
@@ -98,12 +102,27 @@ pub(super) async fn page(State(server): State<Arc<Server>>, request: Request) ->
     }) else {
         return not_found(site, Some(&site.sources[index]));
     };
+    let turn = match place.is_question() {
+        true => match server.turns.begin(remote) {
+            Some(turn) => Some(turn),
+            None => return no_turn(),
+        },
+        false => None,
+    };
     if is_live {
-        return live::live(&server, index, place);
+        return live::live(&server, index, place, turn);
     }
     let source = &site.sources[index];
     let page = server.render(source, &place).await;
     layout::page(site, source, &place, &page).into_response()
+}
+
+fn no_turn() -> Response {
+    plain(
+        StatusCode::TOO_MANY_REQUESTS,
+        &format!("{TURNS_MAX} pages of what is supposed are open for this address already"),
+        "close some of them",
+    )
 }
 
 fn not_post() -> Response {

@@ -218,6 +218,11 @@ impl PageAddress {
         }
     }
 
+    /// Whether the page supposes something, which is planned for.
+    pub(crate) fn is_question(&self) -> bool {
+        matches!(self, Self::WhatIf(form) if *form != Supposed::default())
+    }
+
     /// Those that the navigation leads to.
     pub(crate) fn main() -> [Self; 10] {
         [

@@ -1,12 +1,15 @@
 //! What the planner would do if a path were lost or slower, an application came many times, or a target changed.
 //!
-//! The gateway's planner answers, as for `keiro plan --what-if`: only it has the measurements. [`Source`] asks each
-//! question once for all viewers, and lets the gateway rest between questions.
+//! The answer is that of `keiro plan --what-if`, planned in this process from what the gateway plans with. [`Source`]
+//! plans each question once for all viewers.
 
 use std::collections::BTreeMap;
 
-use keiro_control::protocol::{
-    DelayTerms, ModelState, PlanSnapshot, PlannedApp, Response, SupposedTwice, WhatIf, WhatIfError,
+use keiro_control::{
+    protocol::{
+        AppSnapshot, DelayTerms, PlanSnapshot, PlannedApp, SupposedTwice, WhatIf, WhatIfError,
+    },
+    units::Text,
 };
 use maud::{Markup, html};
 
@@ -17,7 +20,7 @@ use super::{
     part::{self, app_link, heads, judged, link, number, path_link},
 };
 use crate::{
-    source::{Answer, Data, Fault, Source, unexpected},
+    source::{Answer, Data, Plans, Source},
     text::{self, known, seconds, visible, word},
 };
 
@@ -25,6 +28,8 @@ use crate::{
 const ROWS_MAX: usize = 200;
 /// Names that the form offers. Ours: browsers search in them.
 const NAMES_MAX: usize = 2000;
+/// Paths, and applications, with suppositions to click. Ours: others are typed.
+const CLICKS_MAX: usize = 50;
 
 /// Why the form supposes nothing.
 #[derive(Debug, thiserror::Error)]
@@ -54,13 +59,12 @@ pub(super) async fn page(source: &Source, data: &Data, base: &str, form: &Suppos
     };
     if changes.is_empty() {
         return page.fixed(html! {
-            p { "Nothing changes: the gateway plans as if what is supposed were so, and goes on as before." }
-        });
+            p { "Nothing changes: what is supposed is planned here, and the gateway goes on as before." }
+        }).fixed(clicks(data, base));
     }
     let supposed: Vec<String> = changes.iter().map(ToString::to_string).collect();
-    let now = source.plan(Vec::new()).await;
-    let then = source.plan(changes).await;
-    page.live("result", result(base, &supposed, &now, &then))
+    let plans = source.suppose(changes).await;
+    page.live("result", result(base, &supposed, &plans))
 }
 
 /// What the form supposes, in the words of `keiro plan --what-if`.
@@ -146,22 +150,67 @@ fn form_part(data: &Data, base: &str, form: &Supposed) -> Markup {
     }
 }
 
-fn plan_of(answer: &Answer) -> Result<&PlanSnapshot, Fault> {
-    match answer.as_deref() {
-        Ok(Response::Plan(plan)) => Ok(plan),
-        Ok(other) => Err(unexpected(other)),
-        Err(error) => Err(error.clone()),
+/// Suppositions to click: what may be lost or slower, and applications that may come more often.
+fn clicks(data: &Data, base: &str) -> Markup {
+    let mut paths: Vec<&str> = data.paths.iter().map(|path| path.name.as_str()).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    let late = |app: &&AppSnapshot| app.stats.0.target_met == Some(false);
+    let (mut apps, others): (Vec<&AppSnapshot>, Vec<&AppSnapshot>) =
+        data.apps.iter().partition(late);
+    apps.extend(others);
+    let suppose = |form: Supposed, words: &str| {
+        html! { (link(base, &PageAddress::WhatIf(form), &html! { (words) })) " " }
+    };
+    let set = |path: &str| Supposed {
+        set: path.to_owned(),
+        ..Supposed::default()
+    };
+    let add = |app: &AppSnapshot, count: &str| Supposed {
+        add: app.name.clone(),
+        count: count.to_owned(),
+        ..Supposed::default()
+    };
+    html! {
+        div class="wide" role="region" tabindex="0" aria-label="Suppose of a path" { table {
+            caption { "Suppose of a path" }
+            tbody { @for path in paths.iter().take(CLICKS_MAX) { tr {
+                th scope="row" { (text::name(path)) }
+                td {
+                    (suppose(Supposed { lose: (*path).to_owned(), ..Supposed::default() }, "lost"))
+                    (suppose(Supposed { delay: "200ms".to_owned(), ..set(path) }, "200 ms long"))
+                    (suppose(Supposed { rate: "1Mbit".to_owned(), ..set(path) }, "1 Mbit/s"))
+                    (suppose(Supposed { loss: "5%".to_owned(), ..set(path) }, "loses 5 %"))
+                }
+            } } }
+        } }
+        div class="wide" role="region" tabindex="0" aria-label="Suppose of an application" { table {
+            caption { "Suppose of an application; those that miss their target are first" }
+            tbody { @for app in apps.iter().take(CLICKS_MAX) { tr {
+                th scope="row" { (text::name(&app.name)) }
+                td {
+                    (suppose(add(app, "1"), "one more"))
+                    (suppose(add(app, "10"), "ten more"))
+                    @if let Some(target) = app.stats.0.latency_target {
+                        @let half = Supposed { target: app.name.clone(), latency: Text(target / 2).to_string(), ..Supposed::default() };
+                        (suppose(half, "half its target"))
+                        @let none = Supposed { target: app.name.clone(), latency: "none".to_owned(), ..Supposed::default() };
+                        (suppose(none, "no target"))
+                    }
+                }
+            } } }
+        } }
     }
 }
 
-fn result(base: &str, supposed: &[String], now: &Answer, then: &Answer) -> Markup {
+fn result(base: &str, supposed: &[String], plans: &Answer<Plans>) -> Markup {
     html! {
         section aria-labelledby="result-head" {
             h2 id="result-head" { "If it were so" }
             p { "Supposed: " @for (index, change) in supposed.iter().enumerate() { @if index > 0 { ", " } code { (text::name(change)) } } }
-            @match (plan_of(now), plan_of(then)) {
-                (Ok(now), Ok(then)) => (compared(base, now, then)),
-                (_, Err(error)) | (Err(error), _) => (fault(&error)),
+            @match plans {
+                Ok(plans) => (compared(base, &plans.now, &plans.then)),
+                Err(error) => (fault(error)),
             }
         }
     }
@@ -191,8 +240,7 @@ fn compared(base: &str, now: &PlanSnapshot, then: &PlanSnapshot) -> Markup {
             tbody { @for app in &apps { (row(base, before.get(app.name.as_str()).copied(), app)) } }
         } }
         @if more > 0 { p { (more) " more applications stay as they are." } }
-        p class="note" { "The same as " code { "keiro plan --what-if" } ". Planned in " (seconds(then.planning_seconds)) " by " (word(&then.planner))
-            @if then.model == ModelState::NotValid { "; measured delays disagree with the forecast" } "." }
+        p class="note" { "The same as " code { "keiro plan --what-if" } ". Planned in " (seconds(then.planning_seconds)) " by " (word(&then.planner)) ", without the gateway." }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The thread that asks single questions, and their answers while these are fresh.
+//! A thread that answers single questions one after another, and the answers while these are fresh.
 
 use std::{
     collections::BTreeMap,
@@ -19,23 +19,23 @@ use super::{
     poll::{connect, is_broken},
 };
 
-/// What a gateway answered to a question, the same for all who ask it.
-pub(crate) type Answer = Result<Arc<Response>, Fault>;
+/// An answer to a question, the same for all who ask it.
+pub(crate) type Answer<A = Response> = Result<Arc<A>, Fault>;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Asker {
-    questions: SyncSender<Question>,
-    answers: std::sync::Mutex<BTreeMap<String, Slot>>,
+pub(super) struct Asker<Q, A> {
+    questions: SyncSender<Asked<Q, A>>,
+    answers: std::sync::Mutex<BTreeMap<String, Slot<A>>>,
 }
 
 /// An answer and its time. Who asks the same meanwhile waits for the lock.
-type Slot = Arc<Mutex<Option<(Instant, Answer)>>>;
+type Slot<A> = Arc<Mutex<Option<(Instant, Answer<A>)>>>;
 
 #[derive(Debug)]
-struct Question {
-    request: Request,
-    answer: oneshot::Sender<Answer>,
+struct Asked<Q, A> {
+    question: Q,
+    answer: oneshot::Sender<Answer<A>>,
 }
 
 /// Questions that wait. Ours: who comes later is asked to try again.
@@ -44,17 +44,22 @@ const WAITING_MAX: usize = 16;
 const ANSWERS_MAX: usize = 64;
 /// How long one answer may take. Ours: planning for the largest configuration takes less than a second.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// After an answer the gateway rests this many times what it took, so that questions take a tenth of it at most, but
-/// no longer than [`REST_MAX`].
+/// After an answer the thread rests this many times what it took, so that questions take a tenth of a gateway, or of a
+/// processor, at most, but no longer than [`REST_MAX`].
 const REST_FACTOR: u32 = 9;
 const REST_MAX: Duration = Duration::from_secs(2);
 
-impl Asker {
-    pub(super) fn start(shared: Arc<Shared>) -> Self {
+impl<Q: Send + 'static, A: Send + Sync + 'static> Asker<Q, A> {
+    /// Starts the thread, which ends with the source. `answer` is what it does.
+    pub(super) fn start(
+        shared: Arc<Shared>,
+        name: &str,
+        mut answer: impl FnMut(&Shared, &Q) -> Answer<A> + Send + 'static,
+    ) -> Self {
         let (questions, waiting) = mpsc::sync_channel(WAITING_MAX);
         thread::Builder::new()
-            .name("ask".into())
-            .spawn(move || run(&shared, &waiting))
+            .name(name.into())
+            .spawn(move || run(&shared, &waiting, &mut answer))
             .expect("a thread can be started");
         Self {
             questions,
@@ -62,9 +67,9 @@ impl Asker {
         }
     }
 
-    /// The answer to a question, at most `fresh_for` old.
-    pub(super) async fn ask(&self, request: Request, fresh_for: Duration) -> Answer {
-        let slot = self.slot(&request);
+    /// The answer to a question, at most `fresh_for` old. Questions with one `key` are the same.
+    pub(super) async fn ask(&self, key: String, question: Q, fresh_for: Duration) -> Answer<A> {
+        let slot = self.slot(key);
         let mut kept = slot.lock().await;
         if let Some((at, answer)) = &*kept
             && at.elapsed() < fresh_for
@@ -72,11 +77,11 @@ impl Asker {
             return answer.clone();
         }
         let (sender, receiver) = oneshot::channel();
-        let question = Question {
-            request,
+        let asked = Asked {
+            question,
             answer: sender,
         };
-        let answer = match self.questions.try_send(question) {
+        let answer = match self.questions.try_send(asked) {
             Ok(()) => receiver.await.unwrap_or_else(|_| Err(ended())),
             Err(TrySendError::Full(_)) => return Err(busy()),
             Err(TrySendError::Disconnected(_)) => Err(ended()),
@@ -85,8 +90,7 @@ impl Asker {
         answer
     }
 
-    fn slot(&self, request: &Request) -> Slot {
-        let key = serde_json::to_string(request).unwrap_or_default();
+    fn slot(&self, key: String) -> Slot<A> {
         let mut answers = lock(&self.answers);
         if answers.len() >= ANSWERS_MAX && !answers.contains_key(&key) {
             answers.retain(|_, slot| Arc::strong_count(slot) > 1);
@@ -95,24 +99,33 @@ impl Asker {
     }
 }
 
-fn run(shared: &Shared, waiting: &mpsc::Receiver<Question>) {
-    let mut client = None;
+fn run<Q, A>(
+    shared: &Shared,
+    waiting: &mpsc::Receiver<Asked<Q, A>>,
+    answer: &mut impl FnMut(&Shared, &Q) -> Answer<A>,
+) {
     while !shared.has_ended() {
-        let question = match waiting.recv_timeout(Duration::from_secs(1)) {
-            Ok(question) => question,
+        let asked = match waiting.recv_timeout(Duration::from_secs(1)) {
+            Ok(asked) => asked,
             Err(RecvTimeoutError::Timeout) => continue,
             Err(RecvTimeoutError::Disconnected) => return,
         };
         // Its viewer has gone.
-        if question.answer.is_closed() {
+        if asked.answer.is_closed() {
             continue;
         }
         let begun = Instant::now();
-        let answer = answer(shared, &mut client, &question.request);
+        let answer = answer(shared, &asked.question);
         // A viewer that has gone needs no answer.
-        let _ = question.answer.send(answer);
+        let _ = asked.answer.send(answer);
         shared.rest((begun.elapsed() * REST_FACTOR).min(REST_MAX));
     }
+}
+
+/// Asks gateways.
+pub(super) fn of_gateway() -> impl FnMut(&Shared, &Request) -> Answer + Send + 'static {
+    let mut client = None;
+    move |shared, request| answer(shared, &mut client, request)
 }
 
 fn answer(shared: &Shared, client: &mut Option<Client<UnixStream>>, request: &Request) -> Answer {
@@ -143,11 +156,11 @@ fn answer(shared: &Shared, client: &mut Option<Client<UnixStream>>, request: &Re
 
 fn busy() -> Fault {
     Fault::new(
-        format!("{WAITING_MAX} questions to the gateway wait already"),
+        format!("{WAITING_MAX} questions wait already"),
         "try again in some seconds",
     )
 }
 
 fn ended() -> Fault {
-    Fault::new("the gateway was not asked", "try again")
+    Fault::new("the question was not asked", "try again")
 }

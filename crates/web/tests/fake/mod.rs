@@ -133,12 +133,9 @@ fn serve(shared: &Shared, stream: UnixStream) {
             .unwrap()
             .entry(name.clone())
             .or_default() += 1;
-        let key = match request["what_if"].as_array() {
-            Some(changes) if !changes.is_empty() => "what_if".to_owned(),
-            _ => match request["kind"].as_str() {
-                Some(kind) => format!("{name}_{kind}"),
-                None => name.clone(),
-            },
+        let key = match request["kind"].as_str() {
+            Some(kind) => format!("{name}_{kind}"),
+            None => name.clone(),
         };
         let missing =
             json!({"response": "error", "code": "not_found", "message": "there is no such answer"});
@@ -209,15 +206,6 @@ pub(crate) fn small_site() -> Vec<(&'static str, Value)> {
     let terms = json!({"propagation_seconds": 0.0107, "length_bytes": 1200.0, "rate_bits_per_second": 1e8,
         "other_load_bits_per_second": 2e7, "paper_delay_seconds": 0.0109, "predicted_delay_seconds": 0.0123,
         "predicted_p99_seconds": 0.0171});
-    let planned = |name: &str, path: &str, now: &str| {
-        json!({"name": name, "peer": "osaka", "path": path, "path_now": now, "assigned_by": "planner", "terms": terms,
-               "latency_target_seconds": 0.02, "margin_seconds": 0.0077, "target_met": true, "judged_by": "forecast"})
-    };
-    let plan = |apps: Vec<Value>, missed: Vec<&str>| {
-        json!({"response": "plan", "planner": "frugal", "tolerance_ratio": 0.0, "feasible": missed.is_empty(), "optimal": true,
-               "model": "valid", "applied": false, "changes": 0, "unmet": missed.len(), "newly_unmet": missed,
-               "lateness_seconds": 0.0, "planning_seconds": 0.0012, "apps": apps})
-    };
     vec![
         (
             "version",
@@ -249,18 +237,17 @@ pub(crate) fn small_site() -> Vec<(&'static str, Value)> {
             "would_move": [{"change": "path_delay", "path": "wan0", "now_seconds": 0.0107, "at_seconds": 0.0188, "to": "wan1"}]}),
         ),
         (
-            "plan",
-            plan(
-                vec![planned("A1", "wan0", "wan0"), planned("A2", "wan1", "wan1")],
-                vec![],
-            ),
-        ),
-        (
-            "what_if",
-            plan(
-                vec![planned("A1", "wan1", "wan0"), planned("A2", "wan1", "wan1")],
-                vec!["A2"],
-            ),
+            "planner_input",
+            json!({"response": "planner_input", "version": 1, "alone": false, "planner": "frugal", "scheduler": "deadline",
+            "tolerance_ratio": 0.0, "peers": ["osaka"],
+            "paths": [{"name": "wan0", "rate_bits_per_second": 100_000_000u64, "role": "primary"},
+                      {"name": "wan1", "rate_bits_per_second": 100_000_000u64, "role": "primary"}],
+            "paths_up": [{"path": 0, "peer": 0, "level": {"rate_bits_per_second": 100_000_000u64, "delay_seconds": 0.0107, "loss_ratio": 0.0}},
+                         {"path": 1, "peer": 0, "level": {"rate_bits_per_second": 100_000_000u64, "delay_seconds": 0.025, "loss_ratio": 0.0}}],
+            "apps": [{"name": "A1", "class": "message", "peer": 0, "latency_target_seconds": 0.02, "length_bytes": 1200,
+                      "interval_seconds": 0.01, "path_now": 0, "sends": true},
+                     {"name": "A2", "class": "message", "peer": 0, "latency_target_seconds": 0.04, "length_bytes": 1200,
+                      "interval_seconds": 0.01, "path_now": 1, "sends": true}]}),
         ),
         (
             "history_app",

@@ -145,7 +145,7 @@ fn paths_that_wait_for_their_peer_are_no_fault() {
 }
 
 #[test]
-fn what_is_supposed_is_planned_and_compared_with_the_present() {
+fn what_is_supposed_is_planned_here_and_compared_with_the_present() {
     let served = Served::start();
     let page = served.page("what-if?lose=wan0");
     assert_shows(
@@ -155,14 +155,45 @@ fn what_is_supposed_is_planned_and_compared_with_the_present() {
             "Missed only then: ",
             "<code><bdi>lose wan0</bdi></code>",
             "1 application would move",
+            "1 of 2 applications would miss",
         ],
     );
-    assert_eq!(served.gateway().asked("plan"), 2);
-    // The same question is not asked again for another viewer.
-    served.page("what-if?lose=wan0");
-    assert_eq!(served.gateway().asked("plan"), 2);
+    // The gateway is asked once for what it plans with, and never to plan, whatever viewers suppose.
+    for other in [
+        "lose=wan0",
+        "lose=wan1",
+        "add=A1&count=10",
+        "set=wan1&delay=1ms",
+    ] {
+        assert_shows(
+            &served.page(&format!("what-if?{other}")),
+            other,
+            &["If it were so"],
+        );
+    }
+    assert_eq!(served.gateway().asked("planner_input"), 1);
+    assert_eq!(served.gateway().asked("plan"), 0);
     let page = served.page("what-if?set=wan0&rate=fast");
     assert_shows(&page, "what-if", &["role=\"alert\"", "fast"]);
+    // Without a supposition there are some to click.
+    assert_shows(
+        &served.page("what-if"),
+        "what-if",
+        &["what-if?lose=wan1\"", "what-if?add=A2&amp;count=10\""],
+    );
+}
+
+#[test]
+fn a_planner_input_that_cannot_be_planned_with_is_reported() {
+    let served = Served::start();
+    served
+        .gateway()
+        .change("planner_input", |input| input["version"] = json!(2));
+    assert_shows(
+        &served.page("what-if?lose=wan0"),
+        "what-if",
+        &["version 2", "from one version"],
+    );
 }
 
 #[test]
