@@ -11,17 +11,13 @@ use keiro_control::{
     protocol::{AssignedBy, EventKind},
 };
 use keiro_core::AppId;
-use keiro_planner::{
-    delay::Tolerance,
-    plan::incumbent::{Aim, Hysteresis, Settings},
-    steer::PlanMode,
-};
+use keiro_planner::steer::PlanMode;
 use keiro_planning::{Plan, PlannerInput, PlanningProblem};
 
 use crate::{
     data::command::DataThreadGone,
     gateway::Gateway,
-    site::{SiteRole, inputs},
+    site::{SitePlanner, SiteRole, inputs},
 };
 
 /// How long a start waits for the plan's file. Ours: it is read within some milliseconds, unless the
@@ -62,8 +58,8 @@ impl Gateway {
         }
         match self.site.is_shared() || self.planning.needs_replan {
             true => {
-                let settings = self.settings();
-                self.site.lead(settings);
+                let planner = self.site_planner();
+                self.site.lead(planner);
             }
             // A plan that was offered on top of an older one was refused: offer it once more.
             false => self.publish_to_site(),
@@ -163,19 +159,15 @@ impl Gateway {
         };
         let own = paths.into_iter().map(name).collect();
         self.site.publish(path_inputs, app_inputs, own);
-        let settings = self.settings();
-        self.site.lead(settings);
+        let planner = self.site_planner();
+        self.site.lead(planner);
     }
 
-    fn settings(&self) -> Settings {
-        let ratio = self.config.gateway.tolerance.get();
-        Settings {
-            tolerance: Tolerance::from_ratio(ratio).unwrap_or(Tolerance::STRICT),
-            aim: match self.config.gateway.planner {
-                Planner::Frugal => Aim::Frugal,
-                Planner::Exact | Planner::Greedy | Planner::Off => Aim::LeastDelay,
-            },
-            hysteresis: Hysteresis::default(),
+    fn site_planner(&self) -> SitePlanner {
+        SitePlanner {
+            planner: self.config.gateway.planner,
+            scheduler: self.config.gateway.scheduler,
+            tolerance: self.config.gateway.tolerance,
         }
     }
 }

@@ -15,15 +15,32 @@ use keiro_planning::forecast::{packets_of, wire_length};
 use keiro_store::{AppInputs, Inputs, PathInputs, SitePlan};
 use keiro_units::{Bandwidth, ByteCount, Probability};
 
-use super::prices::{self, PricedApp, price_of};
+use super::{
+    SitePlanner,
+    forecasts::by_forecasts,
+    prices::{self, PricedApp, price_of},
+};
 
-/// Gateway to application to path. Paths of one name at several gateways are one shared line.
-/// Published values may be anything; invalid ones are left out.
+/// Gateway to application to path.
+pub(super) type Assignments = BTreeMap<String, BTreeMap<String, String>>;
+
+/// The plan for all: that by eq. 3, corrected by forecasts as that of a gateway alone. Paths of one name at several
+/// gateways are one shared line. Published values may be anything; invalid ones are left out.
 pub(super) fn plan_for_all(
     inputs: &[&Inputs],
     before: Option<&SitePlan>,
+    planner: SitePlanner,
+) -> Assignments {
+    let by_equation = plan_by_equation(inputs, before, planner.settings());
+    by_forecasts(inputs, before, planner, by_equation)
+}
+
+/// By eq. 3 alone, for all applications together.
+fn plan_by_equation(
+    inputs: &[&Inputs],
+    before: Option<&SitePlan>,
     settings: Settings,
-) -> BTreeMap<String, BTreeMap<String, String>> {
+) -> Assignments {
     let specs = paths_of(inputs);
     let names = PathNames(specs.keys().copied().collect());
     let paths: Vec<(PathId, PathSpec)> = specs
@@ -48,7 +65,7 @@ pub(super) fn plan_for_all(
         false => PlanMode::FromScratch,
     };
     let planned = prices::plan(settings, &paths, &priced_apps, plan_mode);
-    let mut assignments: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
+    let mut assignments = Assignments::new();
     match planned {
         Ok(places) => {
             for ((gateway, app), path) in owners.iter().zip(places) {
@@ -145,22 +162,11 @@ fn paths_of<'a>(inputs: &[&'a Inputs]) -> BTreeMap<&'a str, PathSpec> {
     let packets = lengths.max().unwrap_or(1);
     let mut specs: BTreeMap<&str, PathSpec> = BTreeMap::new();
     for path in inputs.iter().flat_map(|inputs| &inputs.paths) {
-        let delay = Duration::try_from_secs_f64(path.delay_seconds);
-        let Some(delay) = delay.ok().filter(|delay| *delay <= DELAY_MAX) else {
-            continue;
-        };
         // What the site's own traffic takes is planned anew.
-        let usable = path.bandwidth_bits_per_second;
-        let rate = path.line_bits_per_second.unwrap_or(usable).max(usable);
-        if !(1.0..RATE_END).contains(&rate) {
+        let Some(line) = line_of(path) else {
             continue;
-        }
-        let sample = PathSample {
-            bandwidth: Bandwidth::from_bits_per_second(rate as u64),
-            delay,
-            loss: Probability::new(path.loss_ratio).unwrap_or(Probability::ZERO),
         };
-        let spec = path_spec(&sample, packets);
+        let spec = path_spec(&line, packets);
         let known = specs.entry(&path.name).or_insert(spec);
         known.bandwidth = known.bandwidth.min(spec.bandwidth);
         known.delay = known.delay.max(spec.delay);
@@ -168,12 +174,26 @@ fn paths_of<'a>(inputs: &[&'a Inputs]) -> BTreeMap<&'a str, PathSpec> {
     specs
 }
 
+/// A path with all that the line carries. `None`: its values make no sense.
+pub(super) fn line_of(path: &PathInputs) -> Option<PathSample> {
+    let delay = Duration::try_from_secs_f64(path.delay_seconds).ok();
+    let usable = path.bandwidth_bits_per_second;
+    let rate = path.line_bits_per_second.unwrap_or(usable).max(usable);
+    Some(PathSample {
+        bandwidth: (1.0..RATE_END)
+            .contains(&rate)
+            .then(|| Bandwidth::from_bits_per_second(rate as u64))?,
+        delay: delay.filter(|delay| *delay <= DELAY_MAX)?,
+        loss: Probability::new(path.loss_ratio).unwrap_or(Probability::ZERO),
+    })
+}
+
 /// Longer ones make no sense, as in the configuration.
 const DELAY_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The planner takes less than 2^48 bit/s.
 const RATE_END: f64 = (1_u64 << 48) as f64;
 
-fn spec_of(app: &AppInputs) -> Option<AppSpec> {
+pub(super) fn spec_of(app: &AppInputs) -> Option<AppSpec> {
     let interval = Duration::try_from_secs_f64(app.interval_seconds).ok()?;
     let latency_target = app.latency_target_seconds.map(Duration::try_from_secs_f64);
     let length = app.length_bytes;
@@ -225,7 +245,7 @@ mod tests {
         let paths = || vec![path("fast", 100.0, 0.001), path("slow", 100.0, 0.03)];
         let first = gateway("g1", paths(), vec![app("x", Some(0.05)), app("y", None)]);
         let second = gateway("g2", paths(), vec![app("x", Some(0.02))]);
-        let plan = plan_for_all(&[&first, &second], None, Settings::default());
+        let plan = plan_for_all(&[&first, &second], None, SitePlanner::default());
         assert_eq!(plan["g2"]["x"], "fast");
         let all = [&plan["g1"]["x"], &plan["g1"]["y"], &plan["g2"]["x"]];
         let fast = all.iter().filter(|path| path.as_str() == "fast").count();
@@ -235,8 +255,32 @@ mod tests {
             assignments: plan.clone(),
             ..SitePlan::default()
         };
-        let again = plan_for_all(&[&first, &second], Some(&before), Settings::default());
+        let again = plan_for_all(&[&first, &second], Some(&before), SitePlanner::default());
         assert_eq!(again, plan);
+    }
+
+    /// Two applications of 45 Mbit/s each: by eq. 3 both meet their targets on one line of 100 Mbit/s, whose queue takes
+    /// far longer by the forecast.
+    #[test]
+    fn a_site_is_planned_by_the_forecasts_of_all_gateways() {
+        let paths = || vec![path("near", 100.0, 0.001), path("far", 100.0, 0.009)];
+        let app = || AppInputs {
+            interval_seconds: 0.0178,
+            ..app("x", Some(0.03))
+        };
+        let [first, second] = ["g1", "g2"].map(|name| gateway(name, paths(), vec![app()]));
+        let inputs = [&first, &second];
+        let planner = SitePlanner::default();
+        let by_equation = plan_by_equation(&inputs, None, planner.settings());
+        assert_eq!(by_equation["g1"], by_equation["g2"]);
+        let plan = plan_for_all(&inputs, None, planner);
+        assert_ne!(plan["g1"], plan["g2"]);
+        // Planned again, nothing moves.
+        let before = SitePlan {
+            assignments: plan.clone(),
+            ..SitePlan::default()
+        };
+        assert_eq!(plan_for_all(&inputs, Some(&before), planner), plan);
     }
 
     #[test]
@@ -259,7 +303,7 @@ mod tests {
         ];
         let of = |paths: Vec<PathInputs>, before: Option<&SitePlan>| {
             let first = gateway("g1", paths, apps.clone());
-            plan_for_all(&[&first], before, Settings::default())["g1"].clone()
+            plan_for_all(&[&first], before, SitePlanner::default())["g1"].clone()
         };
         let plan = of(paths.clone(), None);
         assert_eq!([&plan["patient"], &plan["slow"]], ["line"; 2]);
@@ -297,11 +341,11 @@ mod tests {
         let mut elsewhere = app("elsewhere", None);
         elsewhere.peer = "unknown".into();
         let apps = vec![bad, huge, elsewhere, app("x", None)];
-        let plan = plan_for_all(&[&gateway("g", paths, apps)], None, Settings::default());
+        let plan = plan_for_all(&[&gateway("g", paths, apps)], None, SitePlanner::default());
         let wanted = BTreeMap::from([("x".to_owned(), "good".to_owned())]);
         assert_eq!(plan, BTreeMap::from([("g".to_owned(), wanted)]));
         assert_eq!(
-            plan_for_all(&[], None, Settings::default()),
+            plan_for_all(&[], None, SitePlanner::default()),
             BTreeMap::new()
         );
     }

@@ -10,6 +10,7 @@
 //! Applications that this gateway has placed itself are moved only by a plan that was made from its
 //! newest inputs. An older plan would send them back, and the next one here again.
 
+mod forecasts;
 mod leader;
 mod others;
 mod prices;
@@ -23,11 +24,15 @@ use std::{
 
 use anyhow::Context;
 use keiro_control::{
-    config::{Config, Etcd, Store},
+    config::{Config, Etcd, Planner, Scheduler, Store},
     protocol::{EventKind, PlanInSite, StoreSnapshot, StoreState, Timestamp},
 };
 use keiro_linux::epoll::Waker;
-use keiro_planner::plan::incumbent::Settings;
+use keiro_planner::{
+    delay::Tolerance,
+    plan::incumbent::{Aim, Hysteresis, Settings},
+};
+use keiro_planning::LineUse;
 use keiro_store::{
     AppInputs, Connection, EtcdStore, FileStore, Inputs, Notice, PathInputs, PlanStore, SitePlan,
     SiteView, Update, Worker,
@@ -38,7 +43,8 @@ use keiro_store::{
 };
 
 pub(crate) use self::report::inputs;
-use keiro_planning::LineUse;
+
+use keiro_units::Probability;
 
 use self::{
     leader::plan_for_all,
@@ -104,6 +110,14 @@ pub(crate) enum SiteRole {
     Follows,
     /// The site's store is gone, or its leader does not answer.
     CutOff,
+}
+
+/// How a site is planned for: as its leader plans for itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SitePlanner {
+    pub(crate) planner: Planner,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) tolerance: Probability,
 }
 
 /// How long the leader may take. Ours: it plans within some tens of milliseconds, and dies for its
@@ -358,7 +372,7 @@ impl Site {
     }
 
     /// Plans for the site if this gateway leads it and something has changed.
-    pub(crate) fn lead(&mut self, settings: Settings) {
+    pub(crate) fn lead(&mut self, planner: SitePlanner) {
         let Some(worker) = &self.worker else { return };
         let leads = self.shared
             && self.alone.is_none()
@@ -377,7 +391,7 @@ impl Site {
         let inputs: Vec<&Inputs> = self.view.gateways.values().map(|m| &m.inputs).collect();
         let before = self.view.plan.as_ref().or(self.plan.as_ref());
         let plan = SitePlan {
-            assignments: plan_for_all(&inputs, before, settings),
+            assignments: plan_for_all(&inputs, before, planner),
             made_from: made_from.clone(),
             knows_prices: true,
             ..self.new_plan()
@@ -559,6 +573,31 @@ impl Site {
             ),
             false => format!("{leader} plans for the site again"),
         })
+    }
+}
+
+#[cfg(test)]
+impl Default for SitePlanner {
+    fn default() -> Self {
+        Self {
+            planner: Planner::Exact,
+            scheduler: Scheduler::Deadline,
+            tolerance: Probability::ZERO,
+        }
+    }
+}
+
+impl SitePlanner {
+    /// For the plan by eq. 3.
+    fn settings(self) -> Settings {
+        Settings {
+            tolerance: Tolerance::from_ratio(self.tolerance.get()).unwrap_or(Tolerance::STRICT),
+            aim: match self.planner {
+                Planner::Frugal => Aim::Frugal,
+                Planner::Exact | Planner::Greedy | Planner::Off => Aim::LeastDelay,
+            },
+            hysteresis: Hysteresis::default(),
+        }
     }
 }
 

@@ -39,13 +39,22 @@ pub(super) fn others_on(
     own: &str,
     lines: &BTreeSet<String>,
 ) -> Others {
+    let members = view.gateways.iter().filter(|(name, _)| *name != own);
+    let inputs = members.map(|(_, member)| &member.inputs);
+    others_of(inputs, plan, own, lines)
+}
+
+/// The same of the gateways with these `inputs`, which `own` is not one of.
+pub(super) fn others_of<'a>(
+    inputs: impl Iterator<Item = &'a Inputs>,
+    plan: Option<&SitePlan>,
+    own: &str,
+    lines: &BTreeSet<String>,
+) -> Others {
     let mut others = Others::default();
     let mut uses: BTreeMap<String, Vec<LineUse>> = BTreeMap::new();
-    for (name, member) in &view.gateways {
-        if name == own {
-            continue;
-        }
-        for (line, on_line) in others.of_gateway(&member.inputs, plan, own, lines) {
+    for inputs in inputs {
+        for (line, on_line) in others.of_gateway(inputs, plan, own, lines) {
             uses.entry(line).or_default().push(on_line);
         }
     }
