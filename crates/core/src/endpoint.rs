@@ -57,7 +57,8 @@ use crate::{
     trace::TraceBatch,
     uplink::Uplinks,
     wire::{
-        DataHeader, KIND_COOKIE, KIND_DATA, KIND_INITIATION, KIND_RESPONSE, KIND_VERSION_REPLY,
+        DataHeader, Features, KIND_COOKIE, KIND_DATA, KIND_INITIATION, KIND_RESPONSE,
+        KIND_VERSION_REPLY,
     },
 };
 
@@ -665,6 +666,13 @@ impl Endpoint {
             .get(&peer)
             .map(Session::path_snapshots)
             .unwrap_or_default()
+    }
+
+    /// Whether an optional part of the protocol is in force with a peer; not before a session is there.
+    pub fn has_feature(&self, peer: PeerId, feature: Features) -> bool {
+        self.peers
+            .get(&peer)
+            .is_some_and(|session| session.has_feature(feature))
     }
 
     /// The path that an application's traffic takes now; `None` if none is up.

@@ -213,8 +213,12 @@ impl Session {
 
     /// The peer puts IP packets together that come in parts.
     pub(super) fn splits_packets(&self) -> bool {
+        self.has_feature(Features::SPLIT_PACKETS)
+    }
+
+    pub(crate) fn has_feature(&self, feature: Features) -> bool {
         let epoch = self.keys.current();
-        epoch.is_some_and(|epoch| epoch.features.contains(Features::SPLIT_PACKETS))
+        epoch.is_some_and(|epoch| epoch.features.contains(feature))
     }
 
     /// See [`Streams::open`](super::stream::Streams::open).

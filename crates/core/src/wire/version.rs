@@ -72,14 +72,18 @@ impl Features {
     pub const SPLIT_PACKETS: Self = Self(1 << 1);
     /// Says which tenants are limited, and reports what a weight of 1 gets.
     pub const COMMON_UNIT: Self = Self(1 << 2);
+    /// Connects split TCP connections of tenants to their servers.
+    pub const TCP_SPLIT: Self = Self(1 << 3);
     /// What this gateway has.
-    pub const SUPPORTED: Self =
-        Self(Self::VERSION_REPLY.0 | Self::SPLIT_PACKETS.0 | Self::COMMON_UNIT.0);
+    pub const SUPPORTED: Self = Self(
+        Self::VERSION_REPLY.0 | Self::SPLIT_PACKETS.0 | Self::COMMON_UNIT.0 | Self::TCP_SPLIT.0,
+    );
 
-    const NAMES: [(Self, &str); 3] = [
+    const NAMES: [(Self, &str); 4] = [
         (Self::VERSION_REPLY, "version-reply"),
         (Self::SPLIT_PACKETS, "split-packets"),
         (Self::COMMON_UNIT, "common-unit"),
+        (Self::TCP_SPLIT, "tcp-split"),
     ];
 
     /// From the bits of the handshake; unknown ones are kept.
