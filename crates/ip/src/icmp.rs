@@ -3,7 +3,7 @@
 //!
 //! Pure: the caller limits their rate (RFC 4443 §2.4 (f)).
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::{
     Header, Version,
@@ -67,6 +67,51 @@ pub enum NoReply {
     /// IPv4 without "don't fragment" that is too big: it is fragmented instead, see [`crate::fragment`].
     #[error("the packet may be fragmented")]
     MayBeFragmented,
+}
+
+/// The packet of a TCP connection that an ICMP error is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuotedSegment {
+    pub source: SocketAddr,
+    pub destination: SocketAddr,
+    /// The error says that the destination cannot be reached.
+    pub is_unreachable: bool,
+}
+
+/// Reads the TCP packet that `packet` quotes; `None`: it is no ICMP error, or about something else.
+pub fn quoted_segment(packet: &[u8], header: &Header) -> Option<QuotedSegment> {
+    let error = packet.get(header.transport..)?;
+    let (kind, code) = (*error.first()?, *error.get(1)?);
+    let quoted = error.get(ICMP_HEADER_BYTES..)?;
+    let (is_unreachable, source, destination, ports) = match header.protocol {
+        // Unreachable, but for "too big"; source quench, time exceeded, parameter problem (RFC 792).
+        protocol::ICMP if matches!(kind, 3 | 4 | 11 | 12) => {
+            let length = usize::from(quoted.first()? & 0xf) * 4;
+            let addresses: &[u8; 8] = quoted.get(12..)?.first_chunk()?;
+            let [a, b, c, d, e, f, g, h] = *addresses;
+            let is_tcp = quoted.get(9) == Some(&protocol::TCP) && length >= V4_HEADER_BYTES;
+            let source = IpAddr::from(Ipv4Addr::new(a, b, c, d));
+            let destination = IpAddr::from(Ipv4Addr::new(e, f, g, h));
+            let ports = quoted.get(length..).filter(|_| is_tcp)?;
+            (kind == 3 && code != 4, source, destination, ports)
+        }
+        // Errors have types below 128 (RFC 4443 §2.1).
+        protocol::ICMPV6 if kind < 128 => {
+            let is_tcp = quoted.get(6) == Some(&protocol::TCP);
+            let source: &[u8; 16] = quoted.get(8..)?.first_chunk()?;
+            let destination: &[u8; 16] = quoted.get(24..)?.first_chunk()?;
+            let ports = quoted.get(V6_HEADER_BYTES..).filter(|_| is_tcp)?;
+            let (source, destination) = (Ipv6Addr::from(*source), Ipv6Addr::from(*destination));
+            (kind == 1, source.into(), destination.into(), ports)
+        }
+        _ => return None,
+    };
+    let [a, b, c, d] = *ports.first_chunk()?;
+    Some(QuotedSegment {
+        source: SocketAddr::new(source, u16::from_be_bytes([a, b])),
+        destination: SocketAddr::new(destination, u16::from_be_bytes([c, d])),
+        is_unreachable,
+    })
 }
 
 /// Source addresses of errors; without one of an IP version there are no errors of that version.
@@ -344,6 +389,37 @@ mod tests {
             let icmp = Icmpv6Slice::from_slice(&reply[40..]).unwrap();
             assert_eq!(icmp.icmp_type(), expected);
             assert_eq!(icmp.payload(), &packet[..1232]);
+        }
+    }
+
+    #[test]
+    fn tcp_packet_that_an_error_quotes_is_read_and_a_cut_one_is_not() {
+        for (version, ports_end) in [
+            (Version::V4, 20 + 8 + 20 + 4),
+            (Version::V6, 40 + 8 + 40 + 4),
+        ] {
+            let packet = sample::tcp(version, |_| {}, &[]);
+            let of = Header::parse(&packet).unwrap();
+            for (reason, is_unreachable) in [
+                (Reason::HostUnreachable, true),
+                (Reason::HopLimitExceeded, false),
+            ] {
+                let error = answer(&packet, reason).unwrap();
+                let header = Header::parse(&error).unwrap();
+                let expected = QuotedSegment {
+                    source: SocketAddr::new(of.source, 40_000),
+                    destination: SocketAddr::new(of.destination, 443),
+                    is_unreachable,
+                };
+                assert_eq!(quoted_segment(&error, &header), Some(expected));
+                for end in 0..ports_end {
+                    assert_eq!(quoted_segment(&error[..end], &header), None);
+                }
+            }
+            let of_udp = answer(&sample::udp(version, &[7; 40]), Reason::NoRoute).unwrap();
+            let header = Header::parse(&of_udp).unwrap();
+            assert_eq!(quoted_segment(&of_udp, &header), None);
+            assert_eq!(quoted_segment(&packet, &of), None);
         }
     }
 
