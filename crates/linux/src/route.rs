@@ -79,6 +79,8 @@ pub enum Via {
     Interface(u32),
     /// To a router on the link of an interface, given by its index.
     Gateway { address: IpAddr, interface: u32 },
+    /// This machine takes the packets, whatever their destination: the loopback interface.
+    Local,
     /// Unreachable; the sender gets an ICMP error. At the end of a tenant's table it prevents look-ups in
     /// other tables.
     Unreachable,
@@ -206,7 +208,7 @@ impl Entry {
                 | Via::Gateway {
                     interface: index, ..
                 } => Some(index),
-                Via::Unreachable => None,
+                Via::Local | Via::Unreachable => None,
             },
             Self::Rule(_) => None,
         }
@@ -674,6 +676,7 @@ impl fmt::Display for Shown<'_> {
                         let (to, name) = (route.destination, interface(index));
                         write!(f, "route {to} via {address} dev {name}")?;
                     }
+                    Via::Local => write!(f, "route local {} dev lo", route.destination)?,
                     Via::Unreachable => write!(f, "route unreachable {}", route.destination)?,
                 }
                 match route.table {

@@ -64,6 +64,11 @@ pub enum ListenError {
     },
 }
 
+/// A socket that may be bound to an address of another machine (`IP_TRANSPARENT`). To make one takes a privilege, to
+/// use it none.
+#[derive(Debug)]
+pub struct TransparentSocket(Socket);
+
 /// Progress of a connect.
 #[derive(Debug)]
 pub enum Progress {
@@ -156,6 +161,40 @@ pub fn connect(to: SocketAddr, interface: Option<&str>) -> io::Result<(TcpStream
     let socket = limit::outside_reserve(socket)?;
     prepare(&socket)?;
     interface::bind_to(&socket, interface)?;
+    begin(socket, to)
+}
+
+impl TransparentSocket {
+    /// For IPv6 or IPv4; needs CAP_NET_ADMIN.
+    ///
+    /// # Errors
+    /// The capability is missing, the machine lacks the IP version, or descriptors have run out.
+    pub fn new(is_v6: bool) -> io::Result<Self> {
+        let domain = if is_v6 { Domain::IPV6 } else { Domain::IPV4 };
+        let socket = limit::outside_reserve(Socket::new(domain, Type::STREAM, None)?)?;
+        match is_v6 {
+            true => set_ipv6_transparent(&socket)?,
+            false => setsockopt(&socket, sockopt::IpTransparent, &true)?,
+        }
+        Ok(Self(socket))
+    }
+
+    /// Connects to `to` as if from `from`, which packets of the server have to be led here for; otherwise as
+    /// [`connect`].
+    ///
+    /// # Errors
+    /// As [`connect`]; the address is in use, or its port is below 1024 and CAP_NET_BIND_SERVICE is missing.
+    pub fn connect(self, from: SocketAddr, to: SocketAddr) -> io::Result<(TcpStream, Progress)> {
+        let Self(socket) = self;
+        prepare(&socket)?;
+        // The client may have connections to other servers from the same port.
+        socket.set_reuse_address(true)?;
+        socket.bind(&from.into())?;
+        begin(socket, to)
+    }
+}
+
+fn begin(socket: Socket, to: SocketAddr) -> io::Result<(TcpStream, Progress)> {
     let progress = match socket.connect(&to.into()) {
         Ok(()) => Progress::Connected,
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Progress::Waits,

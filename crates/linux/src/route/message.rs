@@ -19,6 +19,9 @@ use netlink_packet_route::{
 
 use super::{Address, Entry, Mark, PROTOCOL, Route, Rule, RuleVersion, Via, version_of};
 
+/// The index of `lo` in every network namespace (`LOOPBACK_IFINDEX`, `include/net/flow.h`).
+pub(super) const LOOPBACK: u32 = 1;
+
 /// A message and the flags it is sent with, besides those of every request.
 pub(super) type Request = (Message, u16);
 
@@ -253,6 +256,7 @@ pub(super) fn route(message: &Message) -> Option<(Route, u8)> {
                 interface: interface?,
             },
         },
+        RouteType::Local if interface == Some(LOOPBACK) => Via::Local,
         // IPv6 lists it with the loopback interface.
         RouteType::Unreachable => Via::Unreachable,
         _ => return None,
@@ -375,6 +379,11 @@ fn route_message(route: &Route) -> RouteMessage {
             let gateway = RouteAttribute::Gateway(address.into());
             message.attributes.push(gateway);
             message.attributes.push(RouteAttribute::Oif(interface));
+        }
+        Via::Local => {
+            header.kind = RouteType::Local;
+            header.scope = RouteScope::Host;
+            message.attributes.push(RouteAttribute::Oif(LOOPBACK));
         }
         Via::Unreachable => {
             header.kind = RouteType::Unreachable;

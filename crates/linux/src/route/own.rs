@@ -7,10 +7,7 @@ use netlink_packet_route::{
     route::{RouteAddress, RouteAttribute, RouteMessage, RouteType},
 };
 
-use super::netlink::Netlink;
-
-/// The index of `lo` in every network namespace (`LOOPBACK_IFINDEX`, `include/net/flow.h`).
-const LOOPBACK: u32 = 1;
+use super::{message::LOOPBACK, netlink::Netlink};
 
 /// Whether the kernel would now deliver a packet for `address` locally, or by multicast or broadcast also
 /// locally, in this network namespace; with `interface` (an index), only by that one. Takes some 10 µs.
