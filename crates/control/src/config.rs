@@ -72,8 +72,9 @@ pub use self::{
     tenant::{
         ClassApp, Classes, DEFAULT_PREFIXES, DEFAULT_TENANT_MTU, DEFAULT_TENANT_QUEUE,
         DEFAULT_TENANTS_MAX, Exit, ExitIpv6, Fairness, ForwardedProtocol, Internet, Learned,
-        Mapping, MappingError, Member, PortForward, PrefixOwner, Tenant, TenantController,
-        TenantPeer, TenantRule, UPLINK_TABLES, WhenDown, WhenStopped,
+        Mapping, MappingError, Member, PortForward, PrefixOwner, SPLIT_TABLE, SplitObstacle,
+        TcpCarriage, Tenant, TenantController, TenantPeer, TenantRule, UPLINK_TABLES, WhenDown,
+        WhenStopped,
     },
     uplinks::{AutoUplinks, Pattern},
 };

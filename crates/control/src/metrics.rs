@@ -111,6 +111,9 @@ metrics! {
     TENANT_NOT_FORWARDED_PACKETS: Counter "keiro_tenant_not_forwarded_packets_total" &["tenant", "kind"],
         "IP packets from the device that belong to its link alone, by kind: multicast or link_local";
 
+    TENANT_NOT_SPLIT_CONNECTIONS: Counter "keiro_tenant_not_split_connections_total" &["tenant", "reason"],
+        "TCP connections of a tenant with tcp = \"split\" that stayed IP packets, by reason";
+
     HISTORY_WRITES: Counter "keiro_history_writes_total" &["result"],
         "Minutes given to the history, by result: written, failed or dropped";
     HISTORY_SIZE: Gauge "keiro_history_size_bytes" &[],

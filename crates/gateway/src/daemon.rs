@@ -308,6 +308,18 @@ impl Gateway {
         {
             return self.on_paths_wanted(*peer, *socket, *paths);
         }
+        if let keiro_core::Event::AppMismatch { peer, app, .. } = event
+            && let Some(tenant) = self.split_of(*app)
+        {
+            // It is no application of a configuration.
+            let peer = self.active.peer_name(*peer).unwrap_or_default();
+            return tracing::warn!(
+                peer,
+                tenant = tenant.name.as_str(),
+                "one of both gateways does not split TCP connections of the tenant, which stay IP packets; \
+                 write tcp = \"split\" at both"
+            );
+        }
         self.sites.on_event(event);
         if let keiro_core::Event::PeerDown {
             peer,

@@ -204,6 +204,14 @@ fn tenants(registry: &mut Registry, tenants: &[TenantSnapshot]) {
         &metrics::TENANT_NOT_FORWARDED_PACKETS,
         of_the_link,
     );
+    let not_split = tenants.iter().flat_map(|tenant| {
+        let counts = tenant.not_split_connections.iter();
+        counts.map(|(reason, count)| {
+            let tenant = ("tenant", tenant.name.clone());
+            (vec![tenant, ("reason", reason.clone())], *count)
+        })
+    });
+    counters(registry, &metrics::TENANT_NOT_SPLIT_CONNECTIONS, not_split);
     tenants_on_paths(registry, tenants);
 }
 

@@ -7,7 +7,7 @@ use std::{
 
 use ipnet::IpNet;
 use keiro_control::{
-    config::{AppIndex, Config, Mapping, Tenant},
+    config::{AppIndex, Config, Mapping, TcpCarriage, Tenant},
     protocol::{
         AddressField, ClassesSnapshot, DeviceState, ErrorCode, ErrorResponse, EventKind,
         FlowSnapshot, MappedNetwork, Side, SortedSnapshot, Stats, TenantPathSnapshot,
@@ -15,7 +15,7 @@ use keiro_control::{
     },
     rounded::bytes,
 };
-use keiro_core::{self as core, PeerId, TenantId};
+use keiro_core::{self as core, AppId, PeerId, TenantId};
 use keiro_ip::{classes::BuiltInClass, flow::Part};
 use keiro_planning::apps_of_packets;
 use keiro_stats::TenantStats;
@@ -24,6 +24,7 @@ use keiro_units::Probability;
 use crate::{
     data::{
         command::DataThreadGone,
+        split::app_of,
         tunnels::{PrefixFault, PrefixMismatch, SortedFigures, TenantFigures},
     },
     error_response::not_found,
@@ -177,6 +178,12 @@ impl Gateway {
         }
     }
 
+    /// The tenant whose split connections an application carries.
+    pub(crate) fn split_of(&self, app: AppId) -> Option<&Tenant> {
+        let mut tenants = self.config.tenants.iter();
+        tenants.find(|tenant| app_of(TenantId(tenant.id)) == app)
+    }
+
     /// The event of packets that were dropped because of an address.
     pub(crate) fn prefix_event(
         &self,
@@ -269,6 +276,12 @@ impl Gateway {
             table: tenant.table.map(u64::from),
             prefixes: tenant.prefixes.iter().map(ToString::to_string).collect(),
             map: tenant.map.iter().map(mapped_network).collect(),
+            splits_tcp: figures.is_some_and(|figures| figures.splits_tcp),
+            split_problem: self.tenants.split_problem(tenant),
+            not_split_connections: match tenant.tcp {
+                TcpCarriage::Split => by_name(counts.not_split.by_reason()),
+                TcpCarriage::Packets => BTreeMap::new(),
+            },
             exit: self.exit(tenant),
             internet: self.internet(tenant),
             not_forwarded_packets: by_name(counts.not_forwarded.by_reason()),

@@ -9,6 +9,7 @@ mod device_health;
 mod exit;
 mod kernel;
 mod mapping;
+mod split;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,10 +20,10 @@ use std::{
 use anyhow::Context;
 use ipnet::IpNet;
 use keiro_control::{
-    config::{Classes, Config, Membership, Tenant, TenantRule},
+    config::{AppIndex, Classes, Config, Membership, Tenant, TenantRule},
     protocol::EventKind,
 };
-use keiro_core::{AppId, TenantConfig, TenantId};
+use keiro_core::{AppConfig, AppId, DeliveryClass, TenantConfig, TenantId};
 use keiro_ip::{
     classes::{DomainPattern, PatternId},
     classify::Match,
@@ -39,11 +40,13 @@ use self::{
     exit::ExitGround,
     kernel::{Interfaces, Kernel},
     mapping::Mappings,
+    split::SplitGround,
 };
 use crate::{
     active::Active,
     data::{
         command::{Command, DataHandle, DataThreadGone},
+        split::app_of,
         tunnels::{ExitSetup, PeerSetup, TenantSetup},
     },
 };
@@ -65,6 +68,7 @@ pub(crate) struct Tenants {
     kernel: Kernel,
     mappings: Mappings,
     exits: ExitGround,
+    split: SplitGround,
     /// Numbers of tenants whose exit is not reached.
     unreached: BTreeSet<u32>,
     /// Of devices.
@@ -144,6 +148,7 @@ impl Tenants {
             self.devices.insert(name, device);
         }
         let mut wanted = BTreeMap::new();
+        self.split.open(config, data)?;
         self.exits.follow(config);
         for tenant in &config.tenants {
             let Some(device) = self.devices.get_mut(&tenant.device) else {
@@ -158,6 +163,7 @@ impl Tenants {
             }
             let mut setup = setup(config, tenant, device.number, active);
             setup.exit = self.exit_of(tenant);
+            setup.splits_tcp = self.splits_tcp(tenant);
             wanted.insert(setup.config.id, setup);
         }
         for id in self.sent.keys().filter(|id| !wanted.contains_key(id)) {
@@ -210,7 +216,10 @@ impl Tenants {
         self.look();
         let interfaces = self.interfaces();
         // Before the routes, which lead packets there.
-        let unmapped = self.mappings.install(config, self.exits.uplinks()).err();
+        let unmapped = self
+            .mappings
+            .install(config, self.exits.uplinks(), &self.split)
+            .err();
         let mut problems = self.kernel.install(config, &interfaces, &self.unreached);
         problems.extend(unmapped);
         problems
@@ -314,26 +323,28 @@ impl Tenants {
             self.kernel.repair(config, &interfaces, &self.unreached);
         }
         let have_changed = self.exits.follow(config);
+        let uplinks = self.exits.uplinks();
         self.mappings
-            .repair(config, self.exits.uplinks(), have_changed);
+            .repair(config, uplinks, &self.split, have_changed);
         self.follow_exits(config, data)?;
         self.release_absent(data)
     }
 
-    /// Applies what has changed of the machine's default routes and links, and of the rules of exits: packets are
-    /// led to the Internet when these are in place.
+    /// Applies what has changed of the machine's default routes and links, and of the rules of exits and of split TCP
+    /// connections: packets are led to the Internet, and connections are split, when these are in place.
     pub(crate) fn follow_exits(
         &mut self,
         config: &Config,
         data: &DataHandle,
     ) -> Result<(), DataThreadGone> {
-        for tenant in config.tenants.iter().filter(|of| of.exit.is_some()) {
-            let found = self.exit_of(tenant);
+        let has_rules = |of: &&Tenant| of.exit.is_some() || of.splits_tcp();
+        for tenant in config.tenants.iter().filter(has_rules) {
+            let (exit, splits_tcp) = (self.exit_of(tenant), self.splits_tcp(tenant));
             let Some(setup) = self.sent.get_mut(&TenantId(tenant.id)) else {
                 continue;
             };
-            if setup.exit != found {
-                setup.exit = found;
+            if setup.exit != exit || setup.splits_tcp != splits_tcp {
+                (setup.exit, setup.splits_tcp) = (exit, splits_tcp);
                 let setup = Box::new(setup.clone());
                 data.send(Command::SetTenant { setup })?;
             }
@@ -344,6 +355,16 @@ impl Tenants {
     /// Where an exit leads; `None`: the tenant is none.
     pub(crate) fn exit_of(&self, tenant: &Tenant) -> Option<ExitSetup> {
         self.exits.setup_of(tenant, self.mappings.has_exit(tenant))
+    }
+
+    fn splits_tcp(&self, tenant: &Tenant) -> bool {
+        tenant.splits_tcp() && self.split_problem(tenant).is_none()
+    }
+
+    /// Why a tenant's TCP connections are not split that are to be; `None`: they are, or are not to be.
+    pub(crate) fn split_problem(&self, tenant: &Tenant) -> Option<String> {
+        self.split
+            .problem(tenant, self.mappings.split_rules(tenant))
     }
 
     /// Why exits do not lead to the Internet, or rules of nftables are missing; `None`: neither is known.
@@ -517,7 +538,7 @@ fn give_queues(number: u64, mut tun: Tun, data: &DataHandle) -> Result<Tun, Data
 }
 
 fn setup(config: &Config, tenant: &Tenant, device: u64, active: &Active) -> TenantSetup {
-    let app_id = |app: keiro_control::config::AppIndex| AppId::of_name(config[app].name.as_str());
+    let app_id = |app: AppIndex| AppId::of_name(config[app].name.as_str());
     let patterns = tenant.rules.iter().flat_map(|rule| &rule.domains);
     let patterns: BTreeSet<&DomainPattern> = patterns.collect();
     let patterns: Vec<DomainPattern> = patterns.into_iter().cloned().collect();
@@ -543,6 +564,9 @@ fn setup(config: &Config, tenant: &Tenant, device: u64, active: &Active) -> Tena
             classes: classes
                 .map(|class| (class.class, app_id(class.app)))
                 .collect(),
+            split_app: tenant
+                .splits_tcp()
+                .then(|| split_app(config, tenant, of.app, active)),
         };
         peers.insert(id, peer);
     }
@@ -562,10 +586,30 @@ fn setup(config: &Config, tenant: &Tenant, device: u64, active: &Active) -> Tena
         icmp_source_v6: v6,
         own: tenant.prefixes.clone(),
         exit: None,
+        splits_tcp: false,
         notes_destinations: matches!(config.network, Some(Membership::Branch { .. })),
         sorts: tenant.classes == Classes::Auto,
         patterns,
         peers,
+    }
+}
+
+/// Carries split connections: with the target of the application that carries other packets, over all paths or the one
+/// that it is pinned to.
+fn split_app(config: &Config, tenant: &Tenant, app: AppIndex, active: &Active) -> AppConfig {
+    let id = TenantId(tenant.id);
+    let pinned = config[app].path;
+    AppConfig {
+        id: app_of(id),
+        class: DeliveryClass::Stream,
+        latency_target: config[app].latency_target,
+        lifetime: None,
+        paths: pinned
+            .and_then(|path| active.path_ids().id(path))
+            .into_iter()
+            .collect(),
+        tenant: id,
+        is_spread: pinned.is_none(),
     }
 }
 

@@ -170,6 +170,8 @@ crate::stats! {
         counter from_internet_bytes: bytes, "Their bytes";
         counter icmp_error_packets: packets, "ICMP errors sent to senders: packet too big, hop limit, no route, peer down";
         counter suppressed_icmp_error_packets: packets, "ICMP errors not sent because of their rate limit";
+        gauge open_split_connections: connections, "TCP connections that are carried as streams now";
+        counter split_connections: connections, "TCP connections that were carried as streams, of clients here and at peers";
     }
 
     /// One client of the message socket on another host.
@@ -290,6 +292,8 @@ crate::reasons! {
         too_big,
         /// From the device: no path to the peer was up.
         no_path,
+        /// From the device: of a split TCP connection, which a rule of nftables should have led to this machine.
+        not_diverted,
         /// From a peer: no IP packet, or cut off.
         peer_malformed,
         /// From a peer: the source is in none of the peer's prefixes.
@@ -304,6 +308,26 @@ crate::reasons! {
         congested,
         /// The device did not accept it: it is gone, down or full.
         device,
+    }
+
+    /// TCP connections of a tenant that were begun here and stay IP packets although they are to be split, by reason.
+    pub struct NotSplit {
+        /// To the Internet, by an exit.
+        internet,
+        /// A rule gives them to another application than the peer's.
+        rule,
+        /// Their client is this machine.
+        own_address,
+        /// The peer cannot split connections, or does not for this tenant.
+        peer,
+        /// The peer does not connect there: its machine's own address, or behind another site.
+        destination,
+        /// The server refused, or could not be reached; the packet brings its client the answer.
+        no_server,
+        /// There are too many that wait, or too many streams, descriptors or connections at the peer.
+        limit,
+        /// This machine's kernel did not take the connection: a firewall or the reverse path filter dropped it.
+        diversion,
     }
 
     /// IP packets from a tenant's device that belong to its link alone and are not forwarded.

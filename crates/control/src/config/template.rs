@@ -442,6 +442,8 @@ const REST: &str = "
 #when_stopped = \"block\"
 # What no rule matches is sorted into built-in classes (docs/ip-tunnel.md): \"auto\", or \"off\".
 #classes = \"off\"
+# \"split\" ends TCP connections at both gateways and carries them as streams, over all paths at once.
+#tcp = \"packets\"
 # What may wait for each peer.
 #queue = \"1MiB\"
 # Networks behind each peer, and the application of class \"datagram\" that carries packets to them.

@@ -13,6 +13,7 @@ mod values;
 
 use std::{
     collections::BTreeMap,
+    fmt,
     ops::{Range, RangeInclusive},
 };
 
@@ -32,8 +33,8 @@ pub use self::exit::{
 };
 pub use self::mapping::{Mapping, MappingError};
 pub use self::member::Member;
-pub use self::values::UPLINK_TABLES;
 use self::values::text;
+pub use self::values::{SPLIT_TABLE, UPLINK_TABLES};
 use self::values::{
     addresses, decrease, device_queues, domains, dscp, increase, interfaces, own_device, ports,
     prefix, protocol, routing_table, tenant_id, tenants_max, unit, weight,
@@ -84,6 +85,15 @@ impl Default for Fairness {
     }
 }
 
+impl fmt::Display for SplitObstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Table => "the tenant has a routing table of its own (`table`)",
+            Self::Map => "its networks have other addresses in the tunnel (`map`)",
+        })
+    }
+}
+
 /// `[tenant.NAME]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tenant {
@@ -122,6 +132,8 @@ pub struct Tenant {
     pub routes_follow_peers: bool,
     /// Prefixes of peers that the network's registry has, and the file has not.
     pub learned: Vec<Learned>,
+    /// How TCP connections are carried that enter by its device.
+    pub tcp: TcpCarriage,
     /// Bytes that may wait for each peer.
     pub queue: ByteCount,
     /// Networks behind each peer; at least one, or its gateway has `[network]`.
@@ -197,6 +209,25 @@ pub enum TenantController {
     Open,
 }
 
+/// How a tenant's TCP connections are carried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TcpCarriage {
+    /// As IP packets, like everything else.
+    #[default]
+    Packets,
+    /// As streams between the gateways, which both have a TCP connection at their side.
+    Split,
+}
+
+/// Why a tenant's TCP connections stay IP packets although its configuration says otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SplitObstacle {
+    /// It has a routing table of its own.
+    Table,
+    /// Its networks have other addresses.
+    Map,
+}
+
 /// What becomes of a tenant's packets while no gateway carries them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenStopped {
@@ -270,6 +301,19 @@ impl Tenant {
         }
     }
 
+    /// Whether its TCP connections are to be split, and nothing of its configuration prevents that.
+    pub fn splits_tcp(&self) -> bool {
+        self.tcp == TcpCarriage::Split && self.split_obstacle().is_none()
+    }
+
+    /// What of its configuration prevents that TCP connections are split.
+    pub fn split_obstacle(&self) -> Option<SplitObstacle> {
+        if self.table.is_some() {
+            return Some(SplitObstacle::Table);
+        }
+        (!self.map.is_empty()).then_some(SplitObstacle::Map)
+    }
+
     /// Whether it has anything of IPv4 (`false`) or IPv6 (`true`) to carry.
     pub fn uses(&self, v6: bool) -> bool {
         let all = self.routes.iter().chain(&self.prefixes);
@@ -319,6 +363,10 @@ const CONTROLLERS: &[(&str, TenantController)] = &[
     ("open", TenantController::Open),
 ];
 const CLASSES: &[(&str, Classes)] = &[("off", Classes::Off), ("auto", Classes::Auto)];
+const TCP: &[(&str, TcpCarriage)] = &[
+    ("packets", TcpCarriage::Packets),
+    ("split", TcpCarriage::Split),
+];
 const WHEN_STOPPED: &[(&str, WhenStopped)] = &[
     ("block", WhenStopped::Block),
     ("bypass", WhenStopped::Bypass),
@@ -401,6 +449,7 @@ impl Reader<'_> {
         let own = fields.required(r, "prefixes", example, prefixes);
         let map = fields.optional(r, "map", mapping::mappings);
         let routes = fields.optional(r, "routes", prefixes);
+        let tcp = fields.optional(r, "tcp", |v| choice(v, TCP));
         let queue = fields.optional(r, "queue", |v| in_range(v, QUEUE[0], QUEUE[1]));
         let exit = self.exit(&mut fields, left);
         let internet = self.internet(&mut fields, names, left);
@@ -454,6 +503,7 @@ impl Reader<'_> {
             routes,
             routes_follow_peers,
             learned: Vec::new(),
+            tcp: value(tcp).unwrap_or_default(),
             queue: value(queue).unwrap_or(DEFAULT_TENANT_QUEUE),
             peers: tenant_peers,
             rules,

@@ -43,6 +43,15 @@ pub struct TenantSnapshot {
     /// Its packets to the Internet leave by another gateway; absent: by this machine's own routes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub internet: Option<InternetSnapshot>,
+    /// Its TCP connections are carried as streams.
+    #[serde(default)]
+    pub splits_tcp: bool,
+    /// Why they are carried as IP packets although they are to be split; absent: they are split, or not to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub split_problem: Option<String>,
+    /// Of those that were to be split, what was carried as IP packets, by reason; empty: they are not to be split.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub not_split_connections: BTreeMap<String, u64>,
     /// Of those that entered, what is of its link alone and goes nowhere, by kind: packets to groups
     /// (`multicast`) and from or to `link_local` addresses. Linux sends some by itself.
     #[serde(default)]

@@ -31,6 +31,7 @@ use super::{
     measure::{DelayQuantiles, LatenessFigures},
     messages,
     route::{AppRoute, NewApp},
+    split::TransparentSockets,
     tunnels::{TenantFigures, TenantSetup},
 };
 
@@ -131,6 +132,11 @@ pub(crate) enum Command {
     SetTenant { setup: Box<TenantSetup> },
     /// A tenant to forget.
     RemoveTenant { id: TenantId },
+    /// What split TCP connections need, once: where clients are accepted, and sockets towards servers.
+    OpenSplit {
+        listeners: Vec<Listener>,
+        sockets: TransparentSockets,
+    },
     /// Every tenant in numbers.
     Tenants {
         reply: SyncSender<Vec<TenantFigures>>,

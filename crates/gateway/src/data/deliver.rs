@@ -85,6 +85,13 @@ impl DataThread {
                     stream,
                     signal,
                 }) => {
+                    let endpoint = &mut self.endpoint;
+                    if self
+                        .tunnels
+                        .on_stream_signal(now(), peer, stream, signal, endpoint)
+                    {
+                        continue;
+                    }
                     self.with_streams(|streams, context| {
                         streams.on_signal(context, peer, app, stream, signal);
                     });

@@ -79,7 +79,8 @@ impl DataThread {
             command @ (Command::AddDevice { .. }
             | Command::RemoveDevice { .. }
             | Command::SetTenant { .. }
-            | Command::RemoveTenant { .. }) => self.handle_tenant_command(now, command),
+            | Command::RemoveTenant { .. }
+            | Command::OpenSplit { .. }) => self.handle_tenant_command(now, command),
             command @ (Command::OpenNetworkChannel(_)
             | Command::SendNetworkDocument { .. }
             | Command::FinishNetworkDocument { .. }) => self.handle_network_command(now, command),
@@ -170,8 +171,21 @@ impl DataThread {
                 log_epoll_error("TUN device", added);
             }
             Command::RemoveDevice { number } => self.tunnels.remove_device(&self.epoll, number),
-            Command::SetTenant { setup } => self.tunnels.set(now, *setup, &mut self.endpoint),
-            Command::RemoveTenant { id } => self.tunnels.remove(id, &mut self.endpoint),
+            Command::SetTenant { setup } => {
+                let id = setup.config.id;
+                self.tunnels.set(now, *setup, &mut self.endpoint);
+                if !self.tunnels.splits_tcp(id) {
+                    self.with_streams(|streams, context| streams.end_split(context, id));
+                }
+            }
+            Command::RemoveTenant { id } => {
+                self.tunnels.remove(id, &mut self.endpoint);
+                self.with_streams(|streams, context| streams.end_split(context, id));
+            }
+            Command::OpenSplit { listeners, sockets } => {
+                self.tunnels.add_split_listeners(&self.epoll, listeners);
+                self.streams.set_split_sockets(sockets);
+            }
             _ => unreachable!("a command about devices and tenants"),
         }
     }
@@ -204,7 +218,11 @@ impl DataThread {
     fn handle_query(&mut self, now: Instant, command: Command) {
         match command {
             Command::Tenants { reply } => {
-                let _ = reply.try_send(self.tunnels.figures(now, &self.endpoint));
+                let mut figures = self.tunnels.figures(now, &self.endpoint);
+                for of in &mut figures {
+                    self.streams.add_split_counts(of.id, &mut of.counts.stats);
+                }
+                let _ = reply.try_send(figures);
             }
             Command::TakeDelayWindows { reply } => {
                 let windows = self.delays.iter_mut();
@@ -274,6 +292,7 @@ impl DataThread {
 
     fn start_draining(&mut self) {
         self.listeners.clear();
+        self.tunnels.drain();
         self.with_streams(StreamServer::drain);
         self.messages.drain();
         self.draining = Draining::Yes;

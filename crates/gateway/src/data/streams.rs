@@ -6,8 +6,10 @@
 //! Half-closes and resets are passed on after the bytes that came before them. A connection goes
 //! only where this gateway's configuration says.
 
+mod connect_error;
 mod connection;
 mod deferred_reset;
+mod split;
 mod waiting_opens;
 
 use std::{
@@ -27,8 +29,10 @@ use keiro_linux::{
 use keiro_stats::{TcpForwardStats, TcpListenerStats};
 
 use self::{
+    connect_error::{is_connected, is_reset_of_accepted, reason_of},
     connection::{Connecting, Connection, Progress},
     deferred_reset::{DeferredResets, ResetTimeouts},
+    split::{SplitConnections, SplitCounts},
     waiting_opens::{WaitingOpen, WaitingOpens},
 };
 use super::{
@@ -50,6 +54,7 @@ pub(crate) struct StreamServer {
     by_stream: HashMap<(PeerId, StreamId), u64>,
     /// Streams whose connections are still to be begun.
     waiting_opens: WaitingOpens<WaitingOpen>,
+    split: SplitConnections,
     /// Connections to servers that are not there yet.
     connecting: BTreeSet<(Instant, u64)>,
     /// Connections that are broken and may have something to read.
@@ -82,6 +87,7 @@ struct AppListener {
 enum Counts<'a> {
     Listener(&'a mut TcpListenerStats),
     Forward(&'a mut TcpForwardStats),
+    Split(&'a mut SplitCounts),
 }
 
 /// Connections accepted in one turn. Ours: accepting one and opening its stream takes some 30 µs.
@@ -113,6 +119,7 @@ impl StreamServer {
             connections: HashMap::new(),
             by_stream: HashMap::new(),
             waiting_opens: WaitingOpens::default(),
+            split: SplitConnections::default(),
             connecting: BTreeSet::new(),
             broken: BTreeSet::new(),
             deferred_resets: DeferredResets::default(),
@@ -213,6 +220,7 @@ impl StreamServer {
             self.connecting.pop_first();
             self.abort(context, number, ResetReason::Unreachable);
         }
+        self.end_unnamed(context);
         self.end_broken(context);
         self.deferred_resets.tick(
             context.now,
@@ -229,6 +237,7 @@ impl StreamServer {
     /// Resets all connections of a peer that was removed.
     pub(crate) fn forget_peer(&mut self, peer: PeerId) {
         self.reset_where(|connection| connection.peer == peer);
+        self.split.forget_peer(peer);
     }
 
     /// Resets all connections of an application that is gone.
@@ -345,6 +354,9 @@ impl StreamServer {
             connection.connecting = None;
             connection.reads = true;
             connection.writes = true;
+            if connection.split.is_some() {
+                connection.say_connected(context);
+            }
             if was_reset {
                 connection.watch.note(ready);
                 self.drain_broken(context, number);
@@ -390,6 +402,7 @@ impl StreamServer {
             return;
         }
         let Some(&number) = self.by_stream.get(&(peer, stream)) else {
+            self.on_signal_of_unnamed(context, peer, stream, signal);
             return;
         };
         match signal {
@@ -437,9 +450,11 @@ impl StreamServer {
                 continue;
             }
             let is_known = context.routes.of_peer(peer, app).is_some();
-            let opened = match is_known && self.draining.is_none() {
-                true => self.connect(context, open),
-                false => Err(ResetReason::UnknownApplication),
+            let opened = match context.tunnels.split_tenant(peer, app) {
+                Some(_) if self.draining.is_some() => Err(ResetReason::Gateway),
+                Some(tenant) => self.connect_split(context, open, tenant),
+                None if is_known && self.draining.is_none() => self.connect(context, open),
+                None => Err(ResetReason::UnknownApplication),
             };
             if let Err(reason) = opened {
                 tracing::debug!(?app, ?reason, "stream refused");
@@ -697,12 +712,15 @@ impl StreamServer {
                     forward.reset_connections += 1;
                 }
             }
-            None => {}
+            Some(Counts::Split(_)) | None => {}
         }
     }
 
     /// Where a connection is counted; `None`: its listener or forward has gone before it.
     fn counts_of(&mut self, connection: &Connection) -> Option<Counts<'_>> {
+        if let Some(end) = connection.split {
+            return Some(Counts::Split(self.split.counts_of(end.tenant)));
+        }
         match connection.listener {
             Some(listener) => {
                 let listener = self.listeners.get_mut(&listener)?;
@@ -740,11 +758,15 @@ impl StreamServer {
             self.connecting.remove(&(by, number));
         }
         self.broken.remove(&number);
+        if let Some(end) = connection.split {
+            self.split.flows.remove(&end.flow);
+        }
         match self.counts_of(&connection) {
             Some(Counts::Listener(listener)) => listener.open_connections -= 1,
             Some(Counts::Forward(forward)) => {
                 forward.open_connections = forward.open_connections.saturating_sub(1);
             }
+            Some(Counts::Split(counts)) => counts.open -= 1,
             None => {}
         }
         Some(connection)
@@ -767,29 +789,6 @@ impl StreamServer {
     fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
-    }
-}
-
-/// Whether the server has accepted, which the kernel knows before epoll reports it.
-fn is_connected(socket: &TcpStream) -> bool {
-    socket.peer_addr().is_ok()
-}
-
-/// Whether `error` of a connection that was begun says that the server had accepted it, and has reset it
-/// before we looked.
-fn is_reset_of_accepted(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
-    )
-}
-
-fn reason_of(error: &io::Error) -> ResetReason {
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => ResetReason::Refused,
-        // It had accepted before we looked.
-        io::ErrorKind::ConnectionReset => ResetReason::Application,
-        _ => ResetReason::Unreachable,
     }
 }
 

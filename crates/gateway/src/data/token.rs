@@ -18,6 +18,8 @@ pub(crate) enum Token {
     Connection(u64),
     /// A tenant's TUN device.
     Tun(u64),
+    /// Where clients of split connections are accepted.
+    SplitListener(u64),
 }
 
 const KIND_SHIFT: u32 = 56;
@@ -59,6 +61,10 @@ pub(crate) const fn tun(number: u64) -> u64 {
     of(8, number)
 }
 
+pub(crate) const fn split_listener(number: u64) -> u64 {
+    of(10, number)
+}
+
 /// Numbers count up from zero and never reach 2^56.
 const fn of(kind: u64, number: u64) -> u64 {
     kind << KIND_SHIFT | number & NUMBER_MASK
@@ -78,6 +84,7 @@ impl Token {
             6 => Self::TcpListener(number),
             7 => Self::Connection(number),
             8 => Self::Tun(number),
+            10 => Self::SplitListener(number),
             _ => return None,
         })
     }
@@ -101,6 +108,7 @@ mod tests {
         assert_eq!(Token::of(tcp_listener(5)), Some(Token::TcpListener(5)));
         assert_eq!(Token::of(connection(6)), Some(Token::Connection(6)));
         assert_eq!(Token::of(tun(7)), Some(Token::Tun(7)));
+        assert_eq!(Token::of(split_listener(8)), Some(Token::SplitListener(8)));
         assert_eq!(Token::of(u64::MAX), None);
     }
 }

@@ -8,8 +8,10 @@ mod counts;
 mod destinations;
 mod device;
 mod flow_sorter;
+mod held_syns;
 mod next_hops;
 mod prefix_faults;
+mod split;
 mod tenant;
 mod transit;
 
@@ -28,23 +30,28 @@ use keiro_ip::{
     offload::{Coalescer, VNET_HEADER_BYTES},
 };
 use keiro_linux::{
+    acceptor::Acceptor,
     epoll::{Epoll, Interest},
+    tcp::Listener,
     tun::{Offloads, READ_BYTES_MAX, TunFault, TunQueue},
 };
 
 pub(crate) use self::counts::{Counts, ReceivedPackets};
 pub(crate) use self::flow_sorter::SortedFigures;
 pub(crate) use self::prefix_faults::{PrefixFault, PrefixMismatch};
+pub(crate) use self::split::AcceptedClient;
 pub(crate) use self::tenant::{ExitSetup, PacketFromPeer, PeerSetup, TenantSetup};
 use self::{
     device::Device,
     flow_sorter::FlowSorter,
+    held_syns::HeldSyns,
     next_hops::NextHops,
     tenant::{IngressContext, PeerPacketAction, Tenant},
     transit::{TransitContext, TransitQueue},
 };
 use super::{
     report::{Report, Reporter},
+    split::SplitFlows,
     token,
 };
 
@@ -54,6 +61,8 @@ pub(crate) struct TenantFigures {
     pub(crate) id: TenantId,
     /// Its device is there.
     pub(crate) has_device: bool,
+    /// Its TCP connections are split.
+    pub(crate) splits_tcp: bool,
     pub(crate) counts: Counts,
     /// `None`: nothing is sorted.
     pub(crate) sorted: Option<SortedFigures>,
@@ -75,6 +84,13 @@ pub(crate) struct Tunnels {
     out: WriteBatch,
     transit: TransitQueue,
     next_hops: NextHops,
+    held_syns: HeldSyns,
+    /// Connections whose servers cannot be reached.
+    unreachable: Vec<u64>,
+    /// Applications that carry split connections.
+    split_apps: BTreeMap<AppId, TenantId>,
+    /// Where the kernel gives clients of split connections to us.
+    split_listeners: Vec<Acceptor<Listener>>,
     closer: DeviceCloser,
     /// Devices that do not work any more and are still waited on.
     lost: Vec<Device>,
@@ -120,6 +136,10 @@ impl Tunnels {
             out: WriteBatch::default(),
             transit: TransitQueue::default(),
             next_hops: NextHops::default(),
+            held_syns: HeldSyns::default(),
+            unreachable: Vec::new(),
+            split_apps: BTreeMap::new(),
+            split_listeners: Vec::new(),
             closer: DeviceCloser::default(),
             lost: Vec::new(),
             changed_peers: BTreeSet::new(),
@@ -186,6 +206,11 @@ impl Tunnels {
                 }
             }
         }
+        self.set_split_apps(
+            before.as_ref().map(|before| &before.setup),
+            &setup,
+            endpoint,
+        );
         for peer in setup.peers.keys() {
             let same = before.as_ref().is_some_and(|before| {
                 before.setup.config == setup.config && before.peers.contains_key(peer)
@@ -256,6 +281,7 @@ impl Tunnels {
             for peer in tenant.peers.keys() {
                 endpoint.remove_tenant(*peer, id);
             }
+            self.end_splitting(&tenant.setup, endpoint);
         }
     }
 
@@ -271,6 +297,7 @@ impl Tunnels {
         &mut self,
         now: Instant,
         number: u64,
+        split_flows: &SplitFlows,
         endpoint: &mut Endpoint,
         reporter: &mut Reporter,
     ) {
@@ -300,6 +327,9 @@ impl Tunnels {
                         device,
                         seed: &self.seed,
                         next_hops: &self.next_hops,
+                        held_syns: &mut self.held_syns,
+                        split_flows,
+                        unreachable: &mut self.unreachable,
                         endpoint,
                     };
                     tenant.ingress(&mut context, &mut self.read[..length]);
@@ -475,6 +505,7 @@ impl Tunnels {
             TenantFigures {
                 id: *id,
                 has_device: self.devices.contains_key(&tenant.setup.device),
+                splits_tcp: tenant.setup.splits_tcp,
                 counts: tenant.counts.clone(),
                 sorted: tenant.flows.as_ref().map(|flows| flows.figures(now)),
                 peers: tenant.peers.keys().filter_map(of_peer).collect(),

@@ -16,6 +16,7 @@ use keiro_linux::route::{
     RuleVersion, TABLE_MAIN, Via,
 };
 
+use super::split;
 use crate::uplinks;
 
 /// The tenants' entries in the kernel.
@@ -219,6 +220,7 @@ impl Kernel {
                 entries.push(entry);
             }
         }
+        entries.extend(split::entries(config));
         let of = |entry: &Entry| match owners.get(entry) {
             Some(name) => format!("tenant `{name}`"),
             None => "tenants".to_owned(),
@@ -359,6 +361,7 @@ fn left_behind(installed: &mut Installed, own: &BTreeSet<&str>) -> Result<Vec<En
         })
         .collect();
     entries.retain(|entry| match entry {
+        _ if split::is_entry(entry) => true,
         Entry::Route(route) => {
             is_block(route) && !served.contains(&(route.destination, route.table))
         }

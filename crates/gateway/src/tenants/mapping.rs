@@ -1,5 +1,5 @@
-//! Tables of nftables of tenants, put in place, watched and removed: those of [exits](super::exit::rules), and those of networks
-//! under other addresses, which are written here.
+//! Tables of nftables of tenants, put in place, watched and removed: those of [exits](super::exit::rules), of
+//! [split TCP connections](super::split), and of networks under other addresses, which are written here.
 //!
 //! Packets that come out of a tenant's device have their destination translated before they are routed, and those that go
 //! into it their source after that. The kernel's connection tracking translates answers and what ICMP errors quote. It has
@@ -12,7 +12,10 @@ use ipnet::IpNet;
 use keiro_control::config::{Config, Tenant};
 use keiro_linux::nft::{self, NftWatch};
 
-use super::exit::rules::{self as exit, Uplinks};
+use super::{
+    exit::rules::{self as exit, Uplinks},
+    split::{self, SplitGround},
+};
 
 /// The tables of all tenants.
 #[derive(Default)]
@@ -25,6 +28,8 @@ pub(super) struct Mappings {
     incomplete: bool,
     /// What an earlier run left behind was looked for.
     swept: bool,
+    /// Why TCP connections are not split, which keeps nothing else from its way.
+    split_problem: Option<String>,
     /// The last problem that was logged.
     reported: Option<String>,
 }
@@ -37,19 +42,13 @@ impl Mappings {
     ///
     /// # Errors
     /// What the kernel does not take; [`Self::repair`] tries again.
-    pub(super) fn install(&mut self, config: &Config, uplinks: &Uplinks) -> Result<(), String> {
-        let mapped = config
-            .tenants
-            .iter()
-            .filter(|tenant| !tenant.map.is_empty());
-        let mut wanted: BTreeMap<String, String> = mapped
-            .map(|tenant| (table(tenant), rules(tenant)))
-            .collect();
-        wanted.extend(config.tenants.iter().filter_map(|tenant| {
-            let of = tenant.exit.as_ref()?;
-            let rules = exit::rules(config, tenant, of, uplinks);
-            Some((exit::table(tenant), rules))
-        }));
+    pub(super) fn install(
+        &mut self,
+        config: &Config,
+        uplinks: &Uplinks,
+        split: &SplitGround,
+    ) -> Result<(), String> {
+        let wanted = wanted(config, uplinks, split);
         if !config.tenants.is_empty() && !mem::replace(&mut self.swept, true) {
             remove_leftovers(&wanted);
         }
@@ -63,6 +62,7 @@ impl Mappings {
             self.installed.remove(&name);
         }
         let mut first = Ok(());
+        let mut split_problem = None;
         for (name, rules) in wanted {
             if self.installed.get(&name) == Some(&rules) {
                 continue;
@@ -76,13 +76,22 @@ impl Mappings {
                     let problem = format!("map: the mapped networks are not reached: {error}");
                     first = first.and(Err(problem));
                 }
+                Err(error) if name.starts_with(split::TABLE) => {
+                    split_problem = Some(format!("rules of nftables are refused: {error}"));
+                }
                 Err(error) => {
                     let problem = format!("exit: the Internet is not reached by it: {error}");
                     first = first.and(Err(problem));
                 }
             }
         }
-        self.incomplete = first.is_err();
+        self.incomplete = first.is_err() || split_problem.is_some();
+        if let Some(problem) = &split_problem
+            && self.split_problem != split_problem
+        {
+            tracing::warn!("tcp = \"split\": connections stay IP packets: {problem}");
+        }
+        self.split_problem = split_problem;
         match (self.installed.is_empty(), &self.watch) {
             (true, _) => self.watch = None,
             (false, None) => self.watch = NftWatch::open().ok(),
@@ -95,7 +104,13 @@ impl Mappings {
 
     /// Restores what another program has removed, and tries again what failed. `have_changed`: other interfaces are
     /// uplinks.
-    pub(super) fn repair(&mut self, config: &Config, uplinks: &Uplinks, have_changed: bool) {
+    pub(super) fn repair(
+        &mut self,
+        config: &Config,
+        uplinks: &Uplinks,
+        split: &SplitGround,
+        have_changed: bool,
+    ) {
         self.incomplete |= have_changed;
         if self.installed.is_empty() && !self.incomplete {
             return;
@@ -116,7 +131,7 @@ impl Mappings {
         if !self.incomplete {
             return;
         }
-        let problem = self.install(config, uplinks).err();
+        let problem = self.install(config, uplinks, split).err();
         if let Some(problem) = &problem
             && self.reported.as_ref() != Some(problem)
         {
@@ -128,6 +143,14 @@ impl Mappings {
     /// Whether the rules of an exit are in place.
     pub(super) fn has_exit(&self, tenant: &Tenant) -> bool {
         self.installed.contains_key(&exit::table(tenant))
+    }
+
+    /// Whether the rules are in place by which a tenant's TCP connections are split; or why not, if that is known.
+    pub(super) fn split_rules(&self, tenant: &Tenant) -> Result<(), Option<&str>> {
+        match self.installed.contains_key(&split::table(tenant)) {
+            true => Ok(()),
+            false => Err(self.split_problem.as_deref()),
+        }
     }
 
     /// What was logged last and lasts.
@@ -159,11 +182,31 @@ impl Mappings {
     }
 }
 
+/// The scripts of all tables, by name.
+fn wanted(config: &Config, uplinks: &Uplinks, split: &SplitGround) -> BTreeMap<String, String> {
+    let mut wanted = BTreeMap::new();
+    for tenant in &config.tenants {
+        if !tenant.map.is_empty() {
+            wanted.insert(table(tenant), rules(tenant));
+        }
+        if let Some(of) = &tenant.exit {
+            let rules = exit::rules(config, tenant, of, uplinks);
+            wanted.insert(exit::table(tenant), rules);
+        }
+        if let Some(rules) = split.rules(tenant) {
+            wanted.insert(split::table(tenant), rules);
+        }
+    }
+    wanted
+}
+
 /// Removes tables that a killed gateway left behind and that are not replaced. Without nft, or the right to use it, there
 /// are none of this one's.
 fn remove_leftovers(wanted: &BTreeMap<String, String>) {
     let is_left = |name: &String| {
-        let is_own = [TABLE, exit::TABLE].iter().any(|of| name.starts_with(of));
+        let is_own = [TABLE, exit::TABLE, split::TABLE]
+            .iter()
+            .any(|of| name.starts_with(of));
         is_own && !wanted.contains_key(name)
     };
     let names = match nft::table_names() {

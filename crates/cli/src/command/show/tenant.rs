@@ -111,6 +111,7 @@ pub(super) fn text(tenant: &TenantSnapshot, style: Style) -> String {
         );
     }
     add_exits(&mut fields, tenant, style);
+    add_split(&mut fields, tenant, style);
     fields.add_stats("", &tenant.stats.0);
     let not_forwarded = &tenant.not_forwarded_packets;
     if not_forwarded.values().any(|count| *count > 0) {
@@ -132,6 +133,21 @@ pub(super) fn text(tenant: &TenantSnapshot, style: Style) -> String {
         }
     }
     fields.text()
+}
+
+/// How TCP connections are carried, of a tenant whose connections are to be split.
+fn add_split(fields: &mut FieldList, tenant: &TenantSnapshot, style: Style) {
+    if let Some(problem) = &tenant.split_problem {
+        fields.add("tcp", style.bad(&format!("as packets: {problem}")));
+    } else if tenant.splits_tcp {
+        let reasons = &tenant.not_split_connections;
+        let as_packets = match reasons.values().any(|count| *count > 0) {
+            true => format!("; as packets: {}", by_reason(reasons)),
+            false => String::new(),
+        };
+        let open = tenant.stats.open_split_connections;
+        fields.add("tcp", format!("split, {open} connections open{as_packets}"));
+    }
 }
 
 /// The exit that the tenant is, and the one that it uses.

@@ -27,6 +27,8 @@ const WEIGHT_HINT: &str = "write a number from 0.001 to 1000000, as in weight = 
 pub const UPLINK_TABLES: RangeInclusive<u32> = 7_600_000..=15_599_999;
 /// Routing tables of `[tenant.NAME.internet]`. Ours: far from those that people number.
 pub(super) const EXIT_TABLES: RangeInclusive<u32> = 0x4b00_0000..=0x4bff_ffff;
+/// Routing table by which packets of split TCP connections reach this machine, behind the former.
+pub const SPLIT_TABLE: u32 = 0x4c00_0000;
 /// `RT_TABLE_DEFAULT`, `_MAIN`, `_LOCAL` (`linux/rtnetlink.h`).
 const TABLES_OF_THE_KERNEL: RangeInclusive<u32> = 253..=255;
 
@@ -314,10 +316,13 @@ pub(super) fn routing_table(value: &DeValue<'_>) -> Result<u32, ValueError> {
             format!("write 1 to 252, or 256 and above but for {first} to {last}"),
         ));
     }
-    if let Some(table) = own.filter(|table| EXIT_TABLES.contains(table)) {
-        let (first, last) = (EXIT_TABLES.start(), EXIT_TABLES.end());
+    let of_gateways = *EXIT_TABLES.start()..=SPLIT_TABLE;
+    if let Some(table) = own.filter(|table| of_gateways.contains(table)) {
+        let (first, last) = (of_gateways.start(), of_gateways.end());
         return Err(ValueError::new(
-            format!("{table} is a routing table that gateways use for [tenant.NAME.internet]"),
+            format!(
+                "{table} is a routing table that gateways use for [tenant.NAME.internet] and tcp = \"split\""
+            ),
             format!("write 1 to 252, or 256 and above but for {first} to {last}"),
         ));
     }

@@ -22,6 +22,7 @@ use super::{
 use crate::data::{
     route::{AppRoute, Routes},
     token::Token,
+    tunnels::Tunnels,
 };
 
 fn test_app() -> AppId {
@@ -90,6 +91,7 @@ impl Served {
             now: self.now,
             epoll: &self.epoll,
             routes: &self.routes,
+            tunnels: &Tunnels::new(&[0; 16]),
             endpoint: &mut self.endpoint,
         };
         act(&mut self.server, &mut context)

@@ -5,13 +5,14 @@ use std::{
     net::{Shutdown, SocketAddr, TcpStream},
 };
 
-use keiro_core::{AppId, Instant, PeerId, StreamId};
+use keiro_core::{AppId, Instant, PeerId, StreamId, TenantId};
 use keiro_linux::epoll::{Epoll, Interest};
 
 use super::super::{
     context::Context,
     epoll_registration::{EpollRegistration, interest},
     shares::Share,
+    split::{CONNECTED, FlowAddresses},
     token,
 };
 
@@ -22,6 +23,8 @@ pub(super) struct Connection {
     /// Its client is at this gateway's listener.
     pub(super) listener: Option<u64>,
     pub(super) app: AppId,
+    /// `None`: it is of a listener or a forward.
+    pub(super) split: Option<SplitEnd>,
     pub(super) connecting: Option<Connecting>,
     /// The socket may have something to read, and its stream takes it.
     pub(super) reads: bool,
@@ -37,6 +40,14 @@ pub(super) struct Connection {
     pub(super) watch: EpollRegistration,
     /// Of the descriptors.
     pub(super) share: Option<Share>,
+}
+
+/// An end of a tenant's split connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SplitEnd {
+    pub(super) tenant: TenantId,
+    /// Of packets that come from its client or server here.
+    pub(super) flow: FlowAddresses,
 }
 
 /// A connection to a server that is not there yet.
@@ -77,6 +88,7 @@ impl Connection {
             stream,
             listener: None,
             app,
+            split: None,
             connecting: None,
             reads: true,
             read_ended: false,
@@ -195,6 +207,15 @@ impl Connection {
         // next turn.
         self.writes = true;
         Progress::Open
+    }
+
+    /// Informs the client's gateway that the server of a split connection is there.
+    pub(super) fn say_connected(&self, context: &mut Context<'_>) {
+        let (peer, stream) = (self.peer, self.stream);
+        // A new stream has room for a byte; one that is gone needs none.
+        let _ = context
+            .endpoint
+            .write_stream(context.now, peer, stream, &[CONNECTED]);
     }
 
     pub(super) fn progress(&self) -> Progress {

@@ -14,7 +14,7 @@ use keiro_units::Bandwidth;
 use socket2::{Domain, Socket, Type};
 
 use super::{connection::WRITE_PER_TURN, *};
-use crate::data::route::Routes;
+use crate::data::{route::Routes, tunnels::Tunnels};
 
 #[test]
 fn a_server_has_accepted_before_the_client_is_answered() {
@@ -169,6 +169,7 @@ fn what_waits_behind_a_gap_is_written_over_several_turns_without_a_word_from_the
         now: joined.now,
         epoll: &epoll,
         routes: &routes,
+        tunnels: &Tunnels::new(&[0; 16]),
         endpoint: &mut joined.ends[1],
     };
     let left = |context: &Context<'_>| {
@@ -213,6 +214,7 @@ fn a_connection_whose_turn_comes_before_its_stream_says_so_is_read_on() {
             now: joined.now,
             epoll,
             routes,
+            tunnels: Box::leak(Box::new(Tunnels::new(&[0; 16]))),
             endpoint: &mut joined.ends[0],
         }
     }
@@ -263,6 +265,7 @@ fn a_server_that_is_this_machine_by_the_time_it_accepts_is_forbidden() {
         now: joined.now,
         epoll: &epoll,
         routes: &routes,
+        tunnels: &Tunnels::new(&[0; 16]),
         endpoint: &mut joined.ends[1],
     };
     let mut server = StreamServer::new(Shares::new(usize::MAX));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use keiro_core::AppId;
-use keiro_stats::{DeviceDrops, LinkPackets, TenantStats};
+use keiro_stats::{DeviceDrops, LinkPackets, NotSplit, TenantStats};
 
 /// Packet counters at the device; those of the core's queues are in [`keiro_core::TenantSnapshot`].
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -11,6 +11,7 @@ pub(crate) struct Counts {
     pub(crate) stats: TenantStats,
     pub(crate) drops: DeviceDrops,
     pub(crate) not_forwarded: LinkPackets,
+    pub(crate) not_split: NotSplit,
     /// What peers have sent, by the application that the rules here give it to.
     pub(crate) received: BTreeMap<AppId, ReceivedPackets>,
 }

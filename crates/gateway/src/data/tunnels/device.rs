@@ -5,6 +5,7 @@ use std::cell::Cell;
 use keiro_ip::{
     Header,
     flow::{FlowKey, FlowSeed},
+    offload::VNET_HEADER_BYTES,
 };
 use keiro_linux::tun::{Offloads, TunQueue};
 
@@ -21,6 +22,17 @@ impl Device {
     pub(super) fn in_turn(&self) -> impl Iterator<Item = usize> + use<> {
         let (count, first) = (self.queues.len(), self.turn.get());
         (first..first + count).map(move |number| number % count)
+    }
+
+    /// Writes a packet that is complete and not large; whether the device took it.
+    pub(super) fn write_one(&self, packet: &[u8]) -> bool {
+        let skip = match self.offloads.vnet_header {
+            true => VNET_HEADER_BYTES,
+            false => 0,
+        };
+        let mut bytes = vec![0; skip];
+        bytes.extend_from_slice(packet);
+        matches!(self.queues[0].write(&bytes), Ok(true))
     }
 
     /// By which a packet is written: the kernel gives its flow's answers to the same one.

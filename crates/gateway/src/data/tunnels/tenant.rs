@@ -1,5 +1,7 @@
 //! One tenant's packets: which pass from its device to its peers, and from its peers to its device.
 
+mod split;
+
 use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv6Addr},
@@ -8,7 +10,7 @@ use std::{
 
 use ipnet::IpNet;
 use keiro_control::config::DEFAULT_PREFIXES;
-use keiro_core::{AppId, Endpoint, Instant, IpPacket, PeerId, TenantConfig, TenantId};
+use keiro_core::{AppConfig, AppId, Endpoint, Instant, IpPacket, PeerId, TenantConfig, TenantId};
 use keiro_ip::{
     Header,
     classes::{BuiltInClass, DomainPattern, Sorted},
@@ -20,13 +22,16 @@ use keiro_ip::{
     mss,
     offload::{Segments, VNET_HEADER_BYTES, VnetHeader},
     prefix::PrefixTable,
+    protocol,
 };
 
 use super::{
+    super::split::SplitFlows,
     counts::{Counts, ReceivedPackets},
     destinations::Destinations,
     device::Device,
     flow_sorter::FlowSorter,
+    held_syns::{HeldSyns, begun_by, flow_of},
     next_hops::{DIRECT_SETTLE_TIME, NextHop, NextHops},
     prefix_faults::{PrefixFault, PrefixFaults},
 };
@@ -51,6 +56,8 @@ pub(crate) struct TenantSetup {
     pub(crate) sorts: bool,
     /// Names that rules are for.
     pub(crate) patterns: Vec<DomainPattern>,
+    /// TCP connections are split: the rules are in place that lead them to this machine.
+    pub(crate) splits_tcp: bool,
     pub(crate) peers: BTreeMap<PeerId, PeerSetup>,
 }
 
@@ -80,6 +87,8 @@ pub(crate) struct PeerSetup {
     pub(crate) rules: Vec<(Match, AppId)>,
     /// The applications of built-in classes; empty: the tenant has none.
     pub(crate) classes: Vec<(BuiltInClass, AppId)>,
+    /// Carries split TCP connections; `None`: none are.
+    pub(crate) split_app: Option<AppConfig>,
 }
 
 /// A tenant's IP packet that a peer has sent.
@@ -201,6 +210,10 @@ pub(super) struct IngressContext<'a> {
     pub(super) device: &'a Device,
     pub(super) seed: &'a FlowSeed,
     pub(super) next_hops: &'a NextHops,
+    pub(super) held_syns: &'a mut HeldSyns,
+    pub(super) split_flows: &'a SplitFlows,
+    /// Connections whose servers cannot be reached.
+    pub(super) unreachable: &'a mut Vec<u64>,
     pub(super) endpoint: &'a mut Endpoint,
 }
 
@@ -282,6 +295,9 @@ impl Tenant {
         self.counts.stats.ingress_packets += 1;
         self.counts.stats.ingress_bytes += packet.len() as u64;
         let length = packet.len() as u64;
+        if self.setup.splits_tcp && Self::is_error_of_split(with, packet, &header) {
+            return;
+        }
         if !self.admit(&header, packet.len()) {
             return;
         }
@@ -310,7 +326,17 @@ impl Tenant {
             self.counts.stats.to_internet_packets += segments.count() as u64;
             self.counts.stats.to_internet_bytes += length;
         }
-        self.send_segments(with, &header, hop.peer, sorted, segments);
+        if !self.setup.splits_tcp || header.protocol != protocol::TCP {
+            return self.send_segments(with, &header, hop.peer, sorted, segments);
+        }
+        if flow_of(&header).is_some_and(|flow| with.split_flows.contains_key(&flow)) {
+            self.counts.drops.not_diverted += segments.count() as u64;
+            return;
+        }
+        match begun_by(&header, packet).filter(|_| segments.count() == 1) {
+            Some(flow) => self.begin_connection(with, flow, &header, &hop, sorted, segments),
+            None => self.send_segments(with, &header, hop.peer, sorted, segments),
+        }
     }
 
     /// What the flow of a packet of either direction is.
@@ -502,13 +528,7 @@ impl Tenant {
             self.counts.stats.suppressed_icmp_error_packets += 1;
             return;
         }
-        let mut bytes = [0; VNET_HEADER_BYTES + REPLY_BYTES_MAX];
-        let skip = match with.device.offloads.vnet_header {
-            true => VNET_HEADER_BYTES,
-            false => 0,
-        };
-        bytes[skip..skip + reply.len()].copy_from_slice(reply);
-        if let Ok(true) = with.device.queues[0].write(&bytes[..skip + reply.len()]) {
+        if with.device.write_one(reply) {
             self.counts.stats.icmp_error_packets += 1;
         }
     }
@@ -567,7 +587,7 @@ impl Tenant {
                 sorted,
             });
         }
-        let is_syn = header.protocol == keiro_ip::protocol::TCP
+        let is_syn = header.protocol == protocol::TCP
             && header.is_first()
             && packet
                 .get(header.transport + 13)
@@ -716,11 +736,14 @@ impl IcmpLimits {
 impl Peer {
     /// The application of a packet to it; of one that it sends, if its rules are the same.
     pub(super) fn app_of(&self, header: &Header, sorted: Sorted) -> AppId {
-        if let Some(app) = self.rules.application(header, sorted.name) {
-            return *app;
-        }
-        let of_class = sorted.class.and_then(|class| self.classes[class as usize]);
-        of_class.unwrap_or(self.app)
+        let of_class = || sorted.class.and_then(|class| self.classes[class as usize]);
+        let app = self.app_by_rule(header, sorted).or_else(of_class);
+        app.unwrap_or(self.app)
+    }
+
+    /// The application that a rule gives a packet.
+    fn app_by_rule(&self, header: &Header, sorted: Sorted) -> Option<AppId> {
+        self.rules.application(header, sorted.name).copied()
     }
 }
 

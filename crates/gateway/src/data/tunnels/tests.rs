@@ -24,6 +24,7 @@ fn tenant() -> Tenant {
         app: AppId(1),
         rules: Vec::new(),
         classes: Vec::new(),
+        split_app: None,
     };
     let setup = TenantSetup {
         config: TenantConfig::new(TenantId(1)),
@@ -35,6 +36,7 @@ fn tenant() -> Tenant {
         notes_destinations: false,
         sorts: false,
         patterns: Vec::new(),
+        splits_tcp: false,
         peers: BTreeMap::from([(PEER, peer("10.2.0.0/16")), (OTHER, peer("10.3.0.0/16"))]),
     };
     Tenant::new(Instant::ZERO, setup, Counts::default())

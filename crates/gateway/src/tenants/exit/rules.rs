@@ -8,6 +8,8 @@ use std::{collections::BTreeSet, fmt::Write};
 use keiro_control::config::{Config, Exit, ExitIpv6, PortForward, Tenant};
 use keiro_linux::nft;
 
+use crate::tenants::split::MARK;
+
 /// Interfaces with a default route in IPv4 and in IPv6.
 pub(in crate::tenants) type Uplinks = [BTreeSet<String>; 2];
 
@@ -31,6 +33,8 @@ struct Family<'a> {
     uplinks: Option<String>,
     forwards: Vec<&'a PortForward>,
     translates: bool,
+    /// TCP connections are split: the machine takes what the gateway writes to the device for it.
+    splits_tcp: bool,
 }
 
 /// A script that puts the tables of an exit in the place of older ones.
@@ -57,6 +61,7 @@ pub(in crate::tenants) fn rules(
                 .filter(|forward| forward.to.is_ipv4() == is_v4)
                 .collect(),
             translates: is_v4 || exit.ipv6 == ExitIpv6::Nat,
+            splits_tcp: tenant.splits_tcp(),
         };
         let chains = [
             (
@@ -107,7 +112,11 @@ impl Family<'_> {
         let Self { name, device, .. } = self;
         let but = self.own.iter().map(|own| format!(" {name} daddr != {own}"));
         let but: String = but.collect();
-        vec![format!("iifname \"{device}\"{but} counter drop")]
+        let marked = match self.splits_tcp {
+            true => format!(" meta mark != {MARK:#x}"),
+            false => String::new(),
+        };
+        vec![format!("iifname \"{device}\"{marked}{but} counter drop")]
     }
 
     fn passing(&self) -> Vec<String> {
