@@ -14,6 +14,7 @@ mod pair;
 mod redundancy;
 mod segments;
 mod shared_line;
+mod split;
 mod terms;
 mod uplinks;
 
