@@ -270,6 +270,13 @@ fn tenant() -> Board {
                     "{{tenant}} {{kind}}",
                 )],
             ),
+            Panel::lines(
+                "TCP connections that stay packets, by reason",
+                &[(
+                    &format!("rate(keiro_tenant_not_split_connections_total{{{chosen}}}[$__rate_interval])"),
+                    "{{tenant}} {{reason}}",
+                )],
+            ),
         ],
     )
     .row("Figures", figures::<TenantStats>(&chosen))
