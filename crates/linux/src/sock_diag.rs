@@ -87,6 +87,21 @@ impl SocketDiag {
         Ok(found)
     }
 
+    /// Whether the kernel has this connection, also one whose handshake it has only begun; not one that waits for late
+    /// packets of an ended one (`TIME_WAIT`).
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub fn has_connection(&mut self, ends: Ends) -> Result<bool, DiagError> {
+        let port = ends.remote.port().to_be_bytes();
+        let found = self.ask(&Asked::Subflow(ends), |message| {
+            // Without such a connection the kernel returns its listener.
+            let of_it = message.body.get(REMOTE_PORT..)?.starts_with(&port);
+            Some(of_it && *message.body.get(STATE)? != TIME_WAIT)
+        })?;
+        Ok(found == Some(true))
+    }
+
     fn ask<T>(
         &mut self,
         asked: &Asked,
@@ -185,6 +200,9 @@ const COOKIE: usize = 40;
 const ANSWER_BYTES: usize = 72;
 /// Offset behind family, state, timer and retransmissions, and the local port.
 const REMOTE_PORT: usize = 6;
+const STATE: usize = 1;
+/// `TCP_TIME_WAIT` (`include/net/tcp_states.h`).
+const TIME_WAIT: u8 = 6;
 const INFO: u16 = 2;
 const INFO_WANTED: u8 = 1 << (INFO - 1);
 const REQUEST_PROTOCOL: u16 = 3;
@@ -228,6 +246,7 @@ mod tests {
         };
         // The SYN counts as one.
         assert_eq!(carried.bytes_acked, 10_001);
+        assert!(diag.has_connection(ends).unwrap());
         drop(near);
         drop(far);
         // On a busy machine the last bytes may still be in flight.
@@ -238,6 +257,7 @@ mod tests {
         }
         // It is not confused with its listener.
         assert_eq!(diag.carried(ends).unwrap(), None);
+        assert!(!diag.has_connection(ends).unwrap());
         // No connection has this token.
         assert_eq!(diag.acknowledged(Token(0)).unwrap(), None);
     }

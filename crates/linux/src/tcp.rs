@@ -17,6 +17,11 @@ use crate::{
 
 /// Backlog: all clients of a site may reconnect at once. The kernel limits it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
+/// Answers to a SYN that a transparent listener of a tenant repeats: a handshake is given up after [`HANDSHAKE_MAX`].
+const ANSWERS_REPEATED: libc::c_int = 3;
+/// How long the kernel keeps a handshake of a listener with [`Listener::limit_handshakes`]: the first answer waits one
+/// second for the client, and each repeated one twice as long as the one before (RFC 6298).
+pub const HANDSHAKE_MAX: Duration = Duration::from_secs(1 + 2 + 4 + 8);
 /// A vanished peer is detected after 60 s + 4 · 15 s.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
@@ -121,6 +126,19 @@ impl Listener {
         };
         target.port() == self.local.port()
             && (target == self.local || target.ip().is_loopback() || of_machine())
+    }
+
+    /// Gives handshakes up after [`HANDSHAKE_MAX`], a quarter of the kernel's default time.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn limit_handshakes(&self) -> io::Result<()> {
+        set_int(
+            &self.socket,
+            libc::IPPROTO_TCP,
+            libc::TCP_SYNCNT,
+            ANSWERS_REPEATED,
+        )
     }
 
     /// Accepts the next connection: non-blocking, with TCP_NODELAY, and reset by any end other than
@@ -266,16 +284,56 @@ fn prepare(socket: &Socket) -> io::Result<()> {
     socket.set_tcp_keepalive(&keepalive)
 }
 
+/// Handshakes that each listener here may have at once before the kernel drops some or sends SYN cookies; `Err`:
+/// why no listener has handshakes of its own in this network namespace.
+///
+/// # Errors
+/// The kernel sends a cookie for every SYN.
+pub fn handshakes_max() -> Result<usize, &'static str> {
+    let setting = |name: &str| {
+        let text = std::fs::read_to_string(format!("/proc/sys/net/{name}")).unwrap_or_default();
+        text.trim().parse::<usize>().ok()
+    };
+    handshakes_of(
+        setting("core/somaxconn"),
+        setting("ipv4/tcp_syncookies"),
+        setting("ipv4/tcp_max_syn_backlog"),
+    )
+}
+
+fn handshakes_of(
+    somaxconn: Option<usize>,
+    syncookies: Option<usize>,
+    max_syn_backlog: Option<usize>,
+) -> Result<usize, &'static str> {
+    // The kernel's defaults where it does not say (`Documentation/networking/ip-sysctl.rst`).
+    let backlog = somaxconn.unwrap_or(128).min(BACKLOG as usize);
+    match syncookies {
+        Some(2..) => Err("net.ipv4.tcp_syncookies = 2: the kernel keeps no handshakes"),
+        // Without cookies the last quarter is for hosts that were connected before (`tcp_conn_request`).
+        Some(0) => Ok(backlog.min(max_syn_backlog.unwrap_or(128) / 4 * 3)),
+        _ => Ok(backlog),
+    }
+}
+
 /// `IPV6_TRANSPARENT`, which the libraries lack.
 fn set_ipv6_transparent(socket: &Socket) -> io::Result<()> {
-    let on: libc::c_int = 1;
+    set_int(socket, libc::SOL_IPV6, libc::IPV6_TRANSPARENT, 1)
+}
+
+fn set_int(
+    socket: &impl AsFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
     // SAFETY: the descriptor is open, and the option is an int that outlives the call.
     let result = unsafe {
         libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_IPV6,
-            libc::IPV6_TRANSPARENT,
-            (&raw const on).cast(),
+            socket.as_fd().as_raw_fd(),
+            level,
+            option,
+            (&raw const value).cast(),
             size_of::<libc::c_int>() as libc::socklen_t,
         )
     };
@@ -314,6 +372,17 @@ mod tests {
         reset(accept(&listener));
         let seen = client.read(&mut [0; 1]).map_err(|error| error.kind());
         assert_eq!(seen, Err(io::ErrorKind::ConnectionReset));
+    }
+
+    #[test]
+    fn handshakes_have_the_room_that_the_kernel_gives_them() {
+        assert_eq!(handshakes_of(Some(4096), Some(1), Some(256)), Ok(4096));
+        assert_eq!(handshakes_of(Some(65_535), Some(1), Some(256)), Ok(4096));
+        assert_eq!(handshakes_of(Some(4096), Some(0), Some(256)), Ok(192));
+        assert_eq!(handshakes_of(Some(16), Some(0), Some(256)), Ok(16));
+        assert!(handshakes_of(Some(4096), Some(2), Some(256)).is_err());
+        let listener = Listener::bind(LOOPBACK, Mode::Plain).unwrap();
+        listener.limit_handshakes().unwrap();
     }
 
     #[test]
