@@ -318,6 +318,8 @@ crate::reasons! {
         rule,
         /// Their client is this machine.
         own_address,
+        /// Their client's port is below 1024, which the peer has no privilege for.
+        client_port,
         /// The peer cannot split connections, or does not for this tenant.
         peer,
         /// The peer does not connect there: its machine's own address, or behind another site.

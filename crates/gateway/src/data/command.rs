@@ -32,7 +32,7 @@ use super::{
     messages,
     route::{AppRoute, NewApp},
     split::TransparentSockets,
-    tunnels::{TenantFigures, TenantSetup},
+    tunnels::{SplitListeners, TenantFigures, TenantSetup},
 };
 
 /// A change or a query. They are handled in order.
@@ -44,7 +44,10 @@ pub(crate) enum Command {
         socket: Box<BatchSocket>,
     },
     /// A WAN socket to close. Its paths are down until there is another one.
-    UnbindSocket { id: SocketId, reply: SyncSender<()> },
+    UnbindSocket {
+        id: SocketId,
+        reply: SyncSender<()>,
+    },
     /// What leaves a WAN socket is to leave by this interface from now on, and only what comes in by it is received.
     /// The socket stays, so its paths stay up; those that are down are challenged at once.
     BindToDevice {
@@ -53,14 +56,18 @@ pub(crate) enum Command {
         reply: SyncSender<io::Result<()>>,
     },
     /// Paths over a WAN socket that are down are to be challenged at once: there is a new route.
-    ChallengePaths { id: SocketId },
+    ChallengePaths {
+        id: SocketId,
+    },
     /// What may leave a WAN socket to all peers together.
     SetUplink {
         id: SocketId,
         rate: Option<Bandwidth>,
     },
     /// A WAN socket that no path uses any more.
-    RemoveSocket { id: SocketId },
+    RemoveSocket {
+        id: SocketId,
+    },
     /// A new peer and its applications, whose traffic may arrive at once.
     AddPeer {
         config: Box<PeerConfig>,
@@ -68,16 +75,22 @@ pub(crate) enum Command {
         reply: SyncSender<PeerId>,
     },
     /// A peer to forget, its sessions included.
-    RemovePeer { peer: PeerId },
+    RemovePeer {
+        peer: PeerId,
+    },
     /// A peer's paths from now on.
     SetPaths {
         peer: PeerId,
         paths: Vec<PathConfig>,
     },
     /// An application that is new or changed.
-    SetApp { route: AppRoute },
+    SetApp {
+        route: AppRoute,
+    },
     /// An application to forget.
-    RemoveApp { app: AppId },
+    RemoveApp {
+        app: AppId,
+    },
     /// How much of each path's rate trains may take.
     SetProbeShare(Probability),
     /// Aggregation of thin traffic.
@@ -90,9 +103,14 @@ pub(crate) enum Command {
         socket: Box<BatchSocket>,
     },
     /// A listener that belongs to another application from now on.
-    MoveListener { address: SocketAddr, app: AppId },
+    MoveListener {
+        address: SocketAddr,
+        app: AppId,
+    },
     /// A listener to close.
-    RemoveListener { address: SocketAddr },
+    RemoveListener {
+        address: SocketAddr,
+    },
     /// A TCP address where connections enter.
     AddTcpListener {
         app: AppId,
@@ -100,9 +118,14 @@ pub(crate) enum Command {
         mode: Mode,
     },
     /// A TCP listener that belongs to another application from now on.
-    MoveTcpListener { address: SocketAddr, app: AppId },
+    MoveTcpListener {
+        address: SocketAddr,
+        app: AppId,
+    },
     /// A TCP listener to close; its connections stay.
-    RemoveTcpListener { address: SocketAddr },
+    RemoveTcpListener {
+        address: SocketAddr,
+    },
     /// Where an application's streams leave; `interface`: by which alone, a tenant's.
     SetTcpForward {
         app: AppId,
@@ -110,14 +133,18 @@ pub(crate) enum Command {
         interface: Option<String>,
     },
     /// A TCP forward to close; its connections stay.
-    RemoveTcpForward { app: AppId },
+    RemoveTcpForward {
+        app: AppId,
+    },
     /// Where an application's datagrams leave.
     SetForward {
         app: AppId,
         destination: UdpDestination,
     },
     /// A forward to close.
-    RemoveForward { app: AppId },
+    RemoveForward {
+        app: AppId,
+    },
     /// A socket where local applications attach.
     AddMessageListener(messages::Listener),
     /// A TUN device, new or brought back.
@@ -127,22 +154,36 @@ pub(crate) enum Command {
         offloads: Offloads,
     },
     /// A TUN device that no tenant has any more.
-    RemoveDevice { number: u64 },
+    RemoveDevice {
+        number: u64,
+    },
     /// A tenant that is new or changed.
-    SetTenant { setup: Box<TenantSetup> },
+    SetTenant {
+        setup: Box<TenantSetup>,
+    },
     /// A tenant to forget.
-    RemoveTenant { id: TenantId },
-    /// What split TCP connections need, once: where clients are accepted, and sockets towards servers.
-    OpenSplit {
-        listeners: Vec<Listener>,
+    RemoveTenant {
+        id: TenantId,
+    },
+    /// Sockets towards the servers of split TCP connections, once.
+    SetSplitSockets {
         sockets: TransparentSockets,
+    },
+    /// Where clients of a tenant's split TCP connections are accepted.
+    AddSplitListeners {
+        opened: SplitListeners,
+    },
+    RemoveSplitListeners {
+        tenant: TenantId,
     },
     /// Every tenant in numbers.
     Tenants {
         reply: SyncSender<Vec<TenantFigures>>,
     },
     /// Delays of these applications that were measured so far count no longer.
-    ForgetDelays { apps: Vec<AppId> },
+    ForgetDelays {
+        apps: Vec<AppId>,
+    },
     /// By application, the delays of messages that were made since this was asked last.
     TakeDelayWindows {
         reply: SyncSender<BTreeMap<AppId, DelayQuantiles>>,
@@ -152,18 +193,25 @@ pub(crate) enum Command {
         reply: SyncSender<Vec<(PeerId, Vec<PathSnapshot>)>>,
     },
     /// A snapshot of all figures.
-    Snapshot { reply: SyncSender<Box<Snapshot>> },
+    Snapshot {
+        reply: SyncSender<Box<Snapshot>>,
+    },
     /// The packets of a peer's paths since the last such command.
     TakeTrace {
         peer: PeerId,
         reply: SyncSender<PacketTrace>,
     },
     /// Packets are not recorded any more.
-    StopTrace { peer: PeerId },
+    StopTrace {
+        peer: PeerId,
+    },
     /// Documents of the network channel are taken from all peers, or from none.
     OpenNetworkChannel(bool),
     /// Send a peer a document over the network channel; [`super::report::Report::NetworkDocumentDone`] follows.
-    SendNetworkDocument { peer: PeerId, bytes: Vec<u8> },
+    SendNetworkDocument {
+        peer: PeerId,
+        bytes: Vec<u8>,
+    },
     /// A document was taken, or refused.
     FinishNetworkDocument {
         peer: PeerId,

@@ -80,7 +80,9 @@ impl DataThread {
             | Command::RemoveDevice { .. }
             | Command::SetTenant { .. }
             | Command::RemoveTenant { .. }
-            | Command::OpenSplit { .. }) => self.handle_tenant_command(now, command),
+            | Command::SetSplitSockets { .. }
+            | Command::AddSplitListeners { .. }
+            | Command::RemoveSplitListeners { .. }) => self.handle_tenant_command(now, command),
             command @ (Command::OpenNetworkChannel(_)
             | Command::SendNetworkDocument { .. }
             | Command::FinishNetworkDocument { .. }) => self.handle_network_command(now, command),
@@ -174,18 +176,17 @@ impl DataThread {
             Command::SetTenant { setup } => {
                 let id = setup.config.id;
                 self.tunnels.set(now, *setup, &mut self.endpoint);
-                if !self.tunnels.splits_tcp(id) {
-                    self.with_streams(|streams, context| streams.end_split(context, id));
-                }
+                self.with_streams(|streams, context| streams.end_inadmissible(context, id));
             }
             Command::RemoveTenant { id } => {
                 self.tunnels.remove(id, &mut self.endpoint);
-                self.with_streams(|streams, context| streams.end_split(context, id));
+                self.with_streams(|streams, context| streams.end_inadmissible(context, id));
             }
-            Command::OpenSplit { listeners, sockets } => {
-                self.tunnels.add_split_listeners(&self.epoll, listeners);
-                self.streams.set_split_sockets(sockets);
+            Command::SetSplitSockets { sockets } => self.streams.set_split_sockets(sockets),
+            Command::AddSplitListeners { opened } => {
+                self.tunnels.add_split_listeners(&self.epoll, opened);
             }
+            Command::RemoveSplitListeners { tenant } => self.tunnels.remove_split_listeners(tenant),
             _ => unreachable!("a command about devices and tenants"),
         }
     }

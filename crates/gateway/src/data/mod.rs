@@ -15,6 +15,8 @@ pub(crate) mod figures;
 mod flow;
 mod forward;
 mod handle_command;
+#[cfg(test)]
+mod joined;
 mod listener;
 pub(crate) mod log_throttle;
 pub(crate) mod measure;
@@ -191,8 +193,8 @@ impl DataThread {
             wan: Wan::new(options.drops),
             listeners: Listeners::new(options.first_flow),
             forwards: Forwards::new(descriptors.clone()),
-            streams: StreamServer::new(descriptors),
-            tunnels: Tunnels::new(&options.flow_seed),
+            streams: StreamServer::new(descriptors.clone()),
+            tunnels: Tunnels::new(&options.flow_seed, descriptors),
             messages: MessageServer::new(),
             network: NetworkChannel::default(),
             peers: BTreeSet::new(),
@@ -365,7 +367,8 @@ impl DataThread {
 
     fn accept_split_clients(&mut self, number: u64) {
         for _ in 0..SPLIT_CLIENTS_PER_TURN {
-            let Some(client) = self.tunnels.accept_client(&self.epoll, number) else {
+            let client = self.tunnels.accept_client(now(), &self.epoll, number);
+            let Some(client) = client else {
                 return;
             };
             self.with_streams(|streams, context| streams.adopt(context, client));

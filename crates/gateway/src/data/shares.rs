@@ -9,7 +9,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use keiro_core::PeerId;
+use keiro_core::{PeerId, TenantId};
 
 /// Who has caused something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,27 +17,29 @@ pub(crate) enum Owner {
     Peer(PeerId),
     /// Clients of this gateway's listeners, all together.
     LocalClients,
+    /// Clients of a tenant's split TCP connections.
+    SplitClients(TenantId),
 }
 
 /// A number of things that owners share.
 #[derive(Clone, Debug)]
-pub(crate) struct Shares(Arc<Mutex<Counts>>);
+pub(crate) struct Shares<O = Owner>(Arc<Mutex<Counts<O>>>);
 
 #[derive(Debug)]
-struct Counts {
+struct Counts<O> {
     max: usize,
     all: usize,
-    by_owner: BTreeMap<Owner, usize>,
+    by_owner: BTreeMap<O, usize>,
 }
 
 /// One of them; it is given back when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Share {
-    of: Shares,
-    owner: Owner,
+pub(crate) struct Share<O: Copy + Ord = Owner> {
+    of: Shares<O>,
+    owner: O,
 }
 
-impl Shares {
+impl<O: Copy + Ord> Shares<O> {
     pub(crate) fn new(max: usize) -> Self {
         Self(Arc::new(Mutex::new(Counts {
             max,
@@ -47,7 +49,7 @@ impl Shares {
     }
 
     /// One more for `owner`; `None`: it has as many as are left.
-    pub(crate) fn take(&self, owner: Owner) -> Option<Share> {
+    pub(crate) fn take(&self, owner: O) -> Option<Share<O>> {
         let mut counts = self.counts();
         let has = counts.by_owner.get(&owner).copied().unwrap_or(0);
         if has >= counts.max.saturating_sub(counts.all) {
@@ -56,17 +58,22 @@ impl Shares {
         counts.all += 1;
         counts.by_owner.insert(owner, has + 1);
         Some(Share {
-            of: self.clone(),
+            of: Self(Arc::clone(&self.0)),
             owner,
         })
     }
 
-    fn counts(&self) -> MutexGuard<'_, Counts> {
+    /// How many are taken.
+    pub(crate) fn taken(&self) -> usize {
+        self.counts().all
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts<O>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Share {
+impl<O: Copy + Ord> Drop for Share<O> {
     fn drop(&mut self) {
         let mut counts = self.of.counts();
         counts.all -= 1;

@@ -25,6 +25,16 @@ pub(crate) struct FlowAddresses {
     pub(crate) destination: SocketAddr,
 }
 
+impl FlowAddresses {
+    /// Of the packets of the other direction.
+    pub(crate) fn reversed(self) -> Self {
+        Self {
+            source: self.destination,
+            destination: self.source,
+        }
+    }
+}
+
 /// Packets that this machine's kernel takes as long as the rules are in place that lead them to it, with the numbers of
 /// their connections. The far host knows nothing of these.
 pub(crate) type SplitFlows = HashMap<FlowAddresses, u64>;
@@ -36,6 +46,10 @@ pub(crate) const CLIENT_BYTES_MAX: usize = 19;
 
 const KIND_V4: u8 = 4;
 const KIND_V6: u8 = 6;
+
+/// The first port that a process may have without a privilege (`ip_unprivileged_port_start`): gateways connect to
+/// servers from their clients' ports.
+pub(crate) const CLIENT_PORT_MIN: u16 = 1024;
 
 /// The application of a tenant's split connections, which is in no configuration.
 pub(crate) fn app_of(tenant: TenantId) -> AppId {

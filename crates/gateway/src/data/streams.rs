@@ -119,7 +119,7 @@ impl StreamServer {
             connections: HashMap::new(),
             by_stream: HashMap::new(),
             waiting_opens: WaitingOpens::default(),
-            split: SplitConnections::default(),
+            split: SplitConnections::new(),
             connecting: BTreeSet::new(),
             broken: BTreeSet::new(),
             deferred_resets: DeferredResets::default(),

@@ -30,27 +30,27 @@ use keiro_ip::{
     offload::{Coalescer, VNET_HEADER_BYTES},
 };
 use keiro_linux::{
-    acceptor::Acceptor,
     epoll::{Epoll, Interest},
-    tcp::Listener,
     tun::{Offloads, READ_BYTES_MAX, TunFault, TunQueue},
 };
 
 pub(crate) use self::counts::{Counts, ReceivedPackets};
 pub(crate) use self::flow_sorter::SortedFigures;
 pub(crate) use self::prefix_faults::{PrefixFault, PrefixMismatch};
-pub(crate) use self::split::AcceptedClient;
+pub(crate) use self::split::{AcceptedClient, SplitListeners};
 pub(crate) use self::tenant::{ExitSetup, PacketFromPeer, PeerSetup, TenantSetup};
 use self::{
     device::Device,
     flow_sorter::FlowSorter,
     held_syns::HeldSyns,
     next_hops::NextHops,
+    split::SplitListener,
     tenant::{IngressContext, PeerPacketAction, Tenant},
     transit::{TransitContext, TransitQueue},
 };
 use super::{
     report::{Report, Reporter},
+    shares::Shares,
     split::SplitFlows,
     token,
 };
@@ -90,7 +90,8 @@ pub(crate) struct Tunnels {
     /// Applications that carry split connections.
     split_apps: BTreeMap<AppId, TenantId>,
     /// Where the kernel gives clients of split connections to us.
-    split_listeners: Vec<Acceptor<Listener>>,
+    split_listeners: BTreeMap<u64, SplitListener>,
+    next_split_listener: u64,
     closer: DeviceCloser,
     /// Devices that do not work any more and are still waited on.
     lost: Vec<Device>,
@@ -125,7 +126,8 @@ const COALESCED_MAX: usize = 64;
 /// Bytes of packets that wait deferred.
 const DEFERRED_BYTES_MAX: usize = 1 << 20;
 impl Tunnels {
-    pub(crate) fn new(seed: &[u8; 16]) -> Self {
+    /// Clients of split connections count among `descriptors`.
+    pub(crate) fn new(seed: &[u8; 16], descriptors: Shares) -> Self {
         Self {
             devices: HashMap::new(),
             tenants: BTreeMap::new(),
@@ -136,10 +138,11 @@ impl Tunnels {
             out: WriteBatch::default(),
             transit: TransitQueue::default(),
             next_hops: NextHops::default(),
-            held_syns: HeldSyns::default(),
+            held_syns: HeldSyns::new(descriptors),
             unreachable: Vec::new(),
             split_apps: BTreeMap::new(),
-            split_listeners: Vec::new(),
+            split_listeners: BTreeMap::new(),
+            next_split_listener: 0,
             closer: DeviceCloser::default(),
             lost: Vec::new(),
             changed_peers: BTreeSet::new(),
@@ -235,6 +238,7 @@ impl Tunnels {
                 .follow(now, peer, endpoint.is_up(peer), settle_time);
         }
         self.tenants.insert(id, tenant);
+        self.end_inadmissible_holds(id, endpoint);
     }
 
     /// A peer is removed.

@@ -193,7 +193,7 @@ fn wanted(config: &Config, uplinks: &Uplinks, split: &SplitGround) -> BTreeMap<S
             let rules = exit::rules(config, tenant, of, uplinks);
             wanted.insert(exit::table(tenant), rules);
         }
-        if let Some(rules) = split.rules(tenant) {
+        if let Some(rules) = split.rules(config, tenant) {
             wanted.insert(split::table(tenant), rules);
         }
     }

@@ -8,30 +8,40 @@
 //! nothing.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
 use ipnet::IpNet;
 use keiro_control::config::{Config, SPLIT_TABLE, TcpCarriage, Tenant};
+use keiro_core::TenantId;
 use keiro_linux::{
     nft,
     route::{Entry, Mark, Route, Rule, RuleVersion, TABLE_MAIN, Via},
-    tcp::{Listener, Mode},
+    tcp::{self, Listener, Mode},
 };
 
 use crate::data::{
     command::{Command, DataHandle, DataThreadGone},
     split::TransparentSockets,
+    tunnels::SplitListeners,
 };
 
-/// Listeners, by which clients of all tenants come in.
+/// What is there for the tenants that are split.
 #[derive(Default)]
 pub(super) struct SplitGround {
-    /// Their ports in IPv4 and IPv6; `None`: not opened yet.
-    ports: Option<[Option<u16>; 2]>,
-    /// Why there is none.
+    /// Of each tenant, so that its clients use up no handshakes but its own.
+    listeners: BTreeMap<TenantId, Opened>,
+    /// The data thread has its sockets towards servers.
+    has_sockets: bool,
+}
+
+/// Listeners that the data thread has.
+struct Opened {
+    /// In IPv4 and IPv6.
+    ports: [Option<u16>; 2],
+    /// Why one is missing.
     problem: Option<String>,
 }
 
@@ -41,6 +51,12 @@ pub(super) const TABLE: &str = "keiro-split-";
 /// The mark of packets for this machine: `KTCP`. Ours, and the whole of it: they are not forwarded, so no mark of
 /// another program is of use to them.
 pub(in crate::tenants) const MARK: u32 = 0x4b54_4350;
+/// How long a set keeps a handshake, whose client is accepted within [`tcp::HANDSHAKE_MAX`].
+const HANDSHAKE_SECONDS: u64 = tcp::HANDSHAKE_MAX.as_secs() + 1;
+/// As long as the kernel waits for late packets of a connection (`TCP_TIMEWAIT_LEN`), and a little.
+const ENDED_SECONDS: u64 = 61;
+/// Flows in a set; more than begin within its time. Ours.
+const FLOWS_MAX: u32 = 65_536;
 /// Before the rules of uplinks (7599) and of tenants. The first keeps the kernel's check of source addresses, which
 /// looks for the way back with the packet's mark where `src_valid_mark` is set, with the main table.
 const CHECK_RULE_PRIORITY: u32 = 7597;
@@ -50,35 +66,39 @@ const RULE_PRIORITY: u32 = CHECK_RULE_PRIORITY + 1;
 const CHAIN_PRIORITY: &str = "mangle + 40";
 
 impl SplitGround {
-    /// Opens the listeners if a tenant of `config` needs them.
+    /// Opens the listeners that tenants of `config` need, and closes others.
     pub(super) fn open(
         &mut self,
         config: &Config,
         data: &DataHandle,
     ) -> Result<(), DataThreadGone> {
-        if self.ports.is_some() || !config.tenants.iter().any(Tenant::splits_tcp) {
-            return Ok(());
+        let split = config.tenants.iter().filter(|of| of.splits_tcp());
+        let wanted: BTreeSet<TenantId> = split.map(|of| TenantId(of.id)).collect();
+        let is_over = |id: &TenantId, _: &mut Opened| !wanted.contains(id);
+        for (tenant, _) in self.listeners.extract_if(.., is_over) {
+            data.send(Command::RemoveSplitListeners { tenant })?;
         }
-        let open = |address: IpAddr| Listener::bind(SocketAddr::new(address, 0), Mode::Transparent);
-        let v4 = open(Ipv4Addr::LOCALHOST.into());
-        let v6 = open(Ipv6Addr::LOCALHOST.into());
-        self.problem = v4.as_ref().err().map(ToString::to_string);
-        let listeners = [v4, v6].map(Result::ok);
-        self.ports = Some(
-            listeners
-                .each_ref()
-                .map(|of| Some(of.as_ref()?.local().port())),
-        );
-        data.send(Command::OpenSplit {
-            listeners: listeners.into_iter().flatten().collect(),
-            sockets: TransparentSockets::start(),
-        })
+        for tenant in wanted {
+            if self.listeners.contains_key(&tenant) {
+                continue;
+            }
+            if !self.has_sockets {
+                let sockets = TransparentSockets::start();
+                data.send(Command::SetSplitSockets { sockets })?;
+                self.has_sockets = true;
+            }
+            let (of_tenant, opened) = Opened::open(tenant);
+            self.listeners.insert(tenant, of_tenant);
+            data.send(Command::AddSplitListeners { opened })?;
+        }
+        Ok(())
     }
 
     /// The script that puts the table of a tenant in the place of an older one; `None`: it is not split.
-    pub(super) fn rules(&self, tenant: &Tenant) -> Option<String> {
-        let ports = self.ports.filter(|_| tenant.splits_tcp())?;
-        Some(rules(tenant, ports))
+    pub(super) fn rules(&self, config: &Config, tenant: &Tenant) -> Option<String> {
+        let opened = self.listeners.get(&TenantId(tenant.id));
+        let opened = opened.filter(|_| tenant.splits_tcp())?;
+        Some(rules(config, tenant, opened.ports))
     }
 
     /// Why the connections of a tenant are packets that are to be split; `None`: they are split, or not to be.
@@ -93,8 +113,12 @@ impl SplitGround {
         if let Some(obstacle) = tenant.split_obstacle() {
             return Some(obstacle.to_string());
         }
-        if let Some(problem) = &self.problem {
-            return Some(problem.clone());
+        let opened = self.listeners.get(&TenantId(tenant.id));
+        if let Some(problem) = opened.and_then(|of| of.problem.clone()) {
+            return Some(problem);
+        }
+        if let Err(problem) = tcp::handshakes_max() {
+            return Some(format!("{problem}; `sysctl -w net.ipv4.tcp_syncookies=1`"));
         }
         if let Err(why) = rules {
             return Some(
@@ -110,6 +134,30 @@ impl SplitGround {
                  with an IPv4 address in `addresses`, or 0 for `all` and {device}"
             )
         })
+    }
+}
+
+impl Opened {
+    fn open(tenant: TenantId) -> (Self, SplitListeners) {
+        let open = |address: IpAddr| {
+            let listener = Listener::bind(SocketAddr::new(address, 0), Mode::Transparent);
+            let listener = listener.map_err(|error| error.to_string())?;
+            let limited = listener.limit_handshakes();
+            limited.map_err(|error| format!("TCP_SYNCNT: {error}"))?;
+            Ok::<_, String>(listener)
+        };
+        let v4 = open(Ipv4Addr::LOCALHOST.into());
+        let v6 = open(Ipv6Addr::LOCALHOST.into());
+        let problem = v4.as_ref().err().cloned();
+        let listeners = [v4, v6].map(Result::ok);
+        let port = |of: &Option<Listener>| Some(of.as_ref()?.local().port());
+        let ports = listeners.each_ref().map(port);
+        let opened = SplitListeners {
+            tenant,
+            listeners: listeners.into_iter().flatten().collect(),
+            handshakes_max: tcp::handshakes_max().unwrap_or(0),
+        };
+        (Self { ports, problem }, opened)
     }
 }
 
@@ -199,8 +247,20 @@ pub(super) fn is_entry(entry: &Entry) -> bool {
     }
 }
 
-fn rules(tenant: &Tenant, ports: [Option<u16>; 2]) -> String {
+/// Where packets of other tenants come in, which may have the addresses of this one's: as nft writes a set.
+fn interfaces_of_others(config: &Config, tenant: &Tenant) -> Option<String> {
+    let others = config.tenants.iter().filter(|of| of.id != tenant.id);
+    let names = others.flat_map(|of| of.interfaces.iter().chain([&of.device]));
+    let names: BTreeSet<String> = names.map(|name| format!("\"{name}\"")).collect();
+    let names: Vec<String> = names.into_iter().collect();
+    (!names.is_empty()).then(|| names.join(", "))
+}
+
+fn rules(config: &Config, tenant: &Tenant, ports: [Option<u16>; 2]) -> String {
     let (name, device) = (table(tenant), &tenant.device);
+    let others = interfaces_of_others(config, tenant);
+    let others = others.map(|names| format!("    iifname {{ {names} }} accept\n"));
+    let others = others.unwrap_or_default();
     let mut script = nft::removal(&name);
     let here = [
         Ipv4Addr::LOCALHOST.to_string(),
@@ -227,17 +287,36 @@ fn rules(tenant: &Tenant, ports: [Option<u16>; 2]) -> String {
                 "icmpv6 type { destination-unreachable, packet-too-big, time-exceeded, parameter-problem }"
             }
         };
-        // What listens at all addresses is another program's, and is found for packets that are not for it.
+        let address = if is_v4 { "ipv4_addr" } else { "ipv6_addr" };
+        let set = |name: &str, seconds: u64| {
+            format!(
+                "  set {name} {{\n    type {address} . inet_service . {address} . inet_service\n    \
+                 flags dynamic, timeout\n    timeout {seconds}s\n    size {FLOWS_MAX}\n  }}\n"
+            )
+        };
+        let (begun, later) = (set("begun", HANDSHAKE_SECONDS), set("later", ENDED_SECONDS));
+        let flow = format!("{family} saddr . tcp sport . {family} daddr . tcp dport");
+        let is_syn = "tcp flags & (fin | syn | rst | ack) == syn";
+        // `socket wildcard` matches only sockets of connections and those that connect. What listens at all addresses is
+        // another program's. What is left are handshakes, whose flows a set has, and sockets in TIME_WAIT. The latter must
+        // not take the packets of a later connection that is not split. Nor are these forwarded, since the kernel has
+        // looked for their socket before (`tcp_early_demux`, `ip_forward`), so they get to the device as copies.
         script.push_str(&format!(
-            "table {family} {name} {{\n  chain found {{\n    \
-             socket wildcard 1 return\n    socket transparent 1 meta mark set {mark:#x}\n  }}\n  \
+            "table {family} {name} {{\n{begun}{later}  \
+             chain found {{\n    delete @begun {{ {flow} }}\n    meta mark set {mark:#x} accept\n  }}\n  \
+             chain ended {{\n    tcp flags & syn == syn update @later {{ {flow} }}\n    \
+             {flow} @later dup to {family} daddr device \"{device}\" drop\n    \
+             tcp flags & syn == 0 meta mark set {mark:#x} accept\n  }}\n  \
              chain divert {{\n    \
-             type filter hook prerouting priority {CHAIN_PRIORITY}; policy accept;\n    \
-             {errors} jump found\n    \
+             type filter hook prerouting priority {CHAIN_PRIORITY}; policy accept;\n{others}    \
+             {errors} socket wildcard 0 socket transparent 1 meta mark set {mark:#x} accept\n    \
              meta l4proto != tcp accept\n    {family} saddr != {{ {own} }} accept\n    \
-             iifname \"{device}\" tcp flags & (fin | syn | rst | ack) == syn \
-             tproxy to {here}:{port} meta mark set {mark:#x} accept\n    \
-             iifname \"{device}\" accept\n    jump found\n  }}\n}}\n"
+             iifname \"{device}\" {is_syn} update @begun {{ {flow} }}\n    \
+             iifname \"{device}\" {is_syn} tproxy to {here}:{port} meta mark set {mark:#x} accept\n    \
+             iifname \"{device}\" accept\n    \
+             socket wildcard 0 socket transparent 1 goto found\n    \
+             {flow} @begun socket transparent 1 meta mark set {mark:#x} accept\n    \
+             socket transparent 1 goto ended\n  }}\n}}\n"
         ));
     }
     script
@@ -254,7 +333,7 @@ mod tests {
     #[test]
     fn rules_name_networks_of_the_tenant_once_and_only_versions_that_it_has() {
         let config = Config::parse(TENANT, "f").unwrap_or_else(|error| panic!("{error}"));
-        let rules = rules(&config.tenants[0], [Some(40_001), Some(40_002)]);
+        let rules = rules(&config, &config.tenants[0], [Some(40_001), Some(40_002)]);
         for line in [
             "ip saddr != { 10.1.0.0/16 } accept",
             "tproxy to 127.0.0.1:40001 meta mark set 0x4b544350",
@@ -266,6 +345,19 @@ mod tests {
         let entries = entries(&config);
         assert_eq!(entries.len(), 3, "{entries:?}");
         assert!(entries.iter().all(is_entry));
+    }
+
+    #[test]
+    fn packets_by_interfaces_of_other_tenants_are_not_taken_whatever_their_addresses() {
+        let red = "[tenant.red]\nid = 8\ntable = 101\ninterfaces = [\"vlan20\"]\ndevice = \"t-red\"\n\
+                   prefixes = [\"10.1.0.0/16\"]\n";
+        let text = format!("{TENANT}{red}");
+        let config = Config::parse(&text, "f").unwrap_or_else(|error| panic!("{error}"));
+        let rules = rules(&config, &config.tenants[0], [Some(40_001), Some(40_002)]);
+        let others = "iifname { \"t-red\", \"vlan20\" } accept\n";
+        let (before, after) = rules.split_once(others).expect("they are left out");
+        assert!(!before.contains("socket"), "{before}");
+        assert!(after.contains("socket wildcard 0 socket transparent 1 goto found"));
     }
 
     #[test]

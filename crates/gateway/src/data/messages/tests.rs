@@ -21,6 +21,7 @@ use super::{
 };
 use crate::data::{
     route::{AppRoute, Routes},
+    shares::Shares,
     token::Token,
     tunnels::Tunnels,
 };
@@ -91,7 +92,7 @@ impl Served {
             now: self.now,
             epoll: &self.epoll,
             routes: &self.routes,
-            tunnels: &Tunnels::new(&[0; 16]),
+            tunnels: &Tunnels::new(&[0; 16], Shares::new(usize::MAX)),
             endpoint: &mut self.endpoint,
         };
         act(&mut self.server, &mut context)

@@ -14,7 +14,7 @@ use super::{
     super::{
         context::Context,
         epoll_registration::EpollRegistration,
-        shares::{Owner, Share},
+        shares::{Owner, Share, Shares},
         split::{
             CLIENT_BYTES_MAX, ClientBytes, FlowAddresses, SplitFlows, TransparentSockets, app_of,
             read_client,
@@ -28,14 +28,23 @@ use super::{
 };
 
 /// What split connections have beside what all have.
-#[derive(Default)]
 pub(super) struct SplitConnections {
     /// `None`: no tenant is split.
     sockets: Option<TransparentSockets>,
     pub(super) flows: SplitFlows,
     counts: BTreeMap<TenantId, SplitCounts>,
     /// Streams that have not named their client, and until when they may.
-    unnamed: BTreeMap<(PeerId, StreamId), (WaitingOpen, Instant)>,
+    unnamed: BTreeMap<(PeerId, StreamId), Unnamed>,
+    /// How many of these there may be, which peers share.
+    unnamed_places: Shares,
+}
+
+/// A stream that has not named its client.
+#[derive(Debug)]
+struct Unnamed {
+    open: WaitingOpen,
+    until: Instant,
+    _place: Share,
 }
 
 /// Of a tenant.
@@ -54,12 +63,23 @@ struct Wanted {
     share: Share,
 }
 
-/// Streams that have not named their client. Ours: the name comes in the same packet in most cases.
+/// Streams that have not named their client, half of them of one peer. Ours: the name comes in the same packet in most
+/// cases.
 const UNNAMED_MAX: usize = 1024;
 /// Ours: longer than what is lost takes to come again.
 const UNNAMED_FOR: Duration = Duration::from_secs(10);
 
 impl SplitConnections {
+    pub(super) fn new() -> Self {
+        Self {
+            sockets: None,
+            flows: SplitFlows::new(),
+            counts: BTreeMap::new(),
+            unnamed: BTreeMap::new(),
+            unnamed_places: Shares::new(UNNAMED_MAX),
+        }
+    }
+
     pub(super) fn counts_of(&mut self, tenant: TenantId) -> &mut SplitCounts {
         self.counts.entry(tenant).or_default()
     }
@@ -94,15 +114,15 @@ impl StreamServer {
             peer,
             stream,
             flow,
+            share,
         } = client;
-        let share = self.descriptors.take(Owner::LocalClients);
-        let (None, Some(share)) = (self.draining, share) else {
+        if self.draining.is_some() {
             context
                 .endpoint
                 .reset_stream(peer, stream, ResetReason::Gateway);
             tcp::reset(socket);
             return;
-        };
+        }
         let connection = Connection {
             share: Some(share),
             split: Some(SplitEnd { tenant, flow }),
@@ -140,13 +160,6 @@ impl StreamServer {
             return Err(ResetReason::Protocol);
         }
         context.tunnels.check_connection(tenant, peer, &flow)?;
-        for address in [client, server] {
-            // Packets of this machine's own addresses do not come in by an interface.
-            let is_own = route::is_own(address.ip(), None);
-            if is_own.map_err(|_| ResetReason::Gateway)? {
-                return Err(ResetReason::Forbidden);
-            }
-        }
         let share = self.descriptors.take(Owner::Peer(peer));
         let wanted = Wanted {
             open,
@@ -155,6 +168,14 @@ impl StreamServer {
             server,
             share: share.ok_or(ResetReason::TooMany)?,
         };
+        for address in [client, server] {
+            // Packets of this machine's own addresses do not come in by an interface. Asked last, since it takes the
+            // kernel 10 µs.
+            let is_own = route::is_own(address.ip(), None);
+            if is_own.map_err(|_| ResetReason::Gateway)? {
+                return Err(ResetReason::Forbidden);
+            }
+        }
         self.connect_server(context, wanted)
     }
 
@@ -229,11 +250,13 @@ impl StreamServer {
     }
 
     fn wait_for_name(&mut self, now: Instant, open: WaitingOpen) -> Result<(), ResetReason> {
-        if self.split.unnamed.len() >= UNNAMED_MAX {
-            return Err(ResetReason::TooMany);
-        }
-        let key = (open.peer, open.stream);
-        self.split.unnamed.insert(key, (open, now + UNNAMED_FOR));
+        let place = self.split.unnamed_places.take(Owner::Peer(open.peer));
+        let unnamed = Unnamed {
+            open,
+            until: now + UNNAMED_FOR,
+            _place: place.ok_or(ResetReason::TooMany)?,
+        };
+        self.split.unnamed.insert((open.peer, open.stream), unnamed);
         Ok(())
     }
 
@@ -245,7 +268,7 @@ impl StreamServer {
         stream: StreamId,
         signal: StreamSignal,
     ) {
-        let Some((open, _)) = self.split.unnamed.remove(&(peer, stream)) else {
+        let Some(Unnamed { open, .. }) = self.split.unnamed.remove(&(peer, stream)) else {
             return;
         };
         if signal == StreamSignal::Readable && !self.waiting_opens.push(peer, open) {
@@ -258,7 +281,7 @@ impl StreamServer {
     /// Resets streams that have not named their client in time.
     pub(super) fn end_unnamed(&mut self, context: &mut Context<'_>) {
         let now = context.now;
-        let over = |_: &(PeerId, StreamId), (_, until): &mut (WaitingOpen, Instant)| now >= *until;
+        let over = |_: &(PeerId, StreamId), of: &mut Unnamed| now >= of.until;
         for ((peer, stream), _) in self.split.unnamed.extract_if(.., over) {
             context
                 .endpoint
@@ -266,14 +289,21 @@ impl StreamServer {
         }
     }
 
-    /// Resets the connections of a tenant that is not split any more.
-    pub(crate) fn end_split(&mut self, context: &mut Context<'_>, tenant: TenantId) {
-        let is_its = |connection: &Connection| {
-            let end = connection.split;
-            end.is_some_and(|end| end.tenant == tenant)
+    /// Resets the connections of a tenant that it may not have any more: it is changed or gone.
+    pub(crate) fn end_inadmissible(&mut self, context: &mut Context<'_>, tenant: TenantId) {
+        let tunnels = context.tunnels;
+        let is_over = |connection: &Connection| {
+            let end = connection.split.filter(|end| end.tenant == tenant);
+            end.is_some_and(|SplitEnd { flow, .. }| {
+                // What comes in here goes to a host behind the peer, whose packets are admitted then, too.
+                let from_peer = flow.reversed();
+                tunnels
+                    .check_connection(tenant, connection.peer, &from_peer)
+                    .is_err()
+            })
         };
         let connections = self.connections.iter();
-        let gone = connections.filter(|(_, connection)| is_its(connection));
+        let gone = connections.filter(|(_, connection)| is_over(connection));
         let gone: Vec<u64> = gone.map(|(number, _)| *number).collect();
         for number in gone {
             self.abort(context, number, ResetReason::Gateway);
@@ -308,10 +338,13 @@ fn client_of(
 fn refusal_of(error: &io::Error) -> ResetReason {
     match error.kind() {
         _ if limit::is_reached(error) => ResetReason::TooMany,
-        // A port below 1024 is the client's.
-        io::ErrorKind::PermissionDenied => ResetReason::Forbidden,
-        // The client's port is in use here by a connection that has just ended.
-        io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable => ResetReason::Gateway,
+        // The client's port needs a privilege here, or is in use by a connection that has just ended.
+        io::ErrorKind::PermissionDenied
+        | io::ErrorKind::AddrInUse
+        | io::ErrorKind::AddrNotAvailable => ResetReason::Gateway,
         _ => reason_of(error),
     }
 }
+
+#[cfg(test)]
+mod tests;

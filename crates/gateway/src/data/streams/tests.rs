@@ -5,16 +5,12 @@ use std::{
     net::{Ipv4Addr, TcpListener},
 };
 
-use keiro_core::{
-    AppConfig, DatagramMeta, Delivery, DeliveryClass, Endpoint, EndpointConfig, PathConfig, PathId,
-    PeerConfig, PrivateKey, SocketId, TenantId, TransmitBuf,
-};
+use keiro_core::Delivery;
 use keiro_linux::epoll::ReadyList;
-use keiro_units::Bandwidth;
 use socket2::{Domain, Socket, Type};
 
 use super::{connection::WRITE_PER_TURN, *};
-use crate::data::{route::Routes, tunnels::Tunnels};
+use crate::data::{joined::Joined, route::Routes, tunnels::Tunnels};
 
 #[test]
 fn a_server_has_accepted_before_the_client_is_answered() {
@@ -36,125 +32,11 @@ fn a_server_whose_queue_is_full_has_not_accepted() {
     assert!(!is_connected(&socket));
 }
 
-/// Two cores with one path between them.
-struct Joined {
-    now: Instant,
-    ends: [Endpoint; 2],
-    peers: [PeerId; 2],
-    signals: Vec<(StreamId, StreamSignal)>,
-}
-
 const APP: AppId = AppId(7);
-
-fn address(end: usize) -> SocketAddr {
-    SocketAddr::from((Ipv4Addr::LOCALHOST, 7600 + end as u16))
-}
-
-impl Joined {
-    fn new() -> Self {
-        let key = |end: usize| PrivateKey::from_bytes([end as u8 + 1; 32]);
-        let mut ends = [0, 1].map(|end| {
-            let config = EndpointConfig::new(key(end));
-            Endpoint::new(Instant::ZERO, config, [end as u8; 32])
-        });
-        let peers = [0, 1].map(|end| {
-            let mut peer = PeerConfig::new(key(1 - end).public_key());
-            peer.paths = vec![PathConfig {
-                id: PathId(0),
-                socket: SocketId(0),
-                remote: Some(address(1 - end)),
-                rate: Some(Bandwidth::from_mbit_per_second(1000)),
-                mtu_max: 1500,
-                probe_limit: None,
-                terms: keiro_core::PathTerms::FREE,
-            }];
-            peer.apps = vec![AppConfig {
-                id: APP,
-                class: DeliveryClass::Stream,
-                latency_target: None,
-                lifetime: None,
-                paths: vec![PathId(0)],
-                tenant: TenantId::ZERO,
-                is_spread: false,
-            }];
-            ends[end].add_peer(Instant::ZERO, peer)
-        });
-        Self {
-            now: Instant::ZERO,
-            ends,
-            peers,
-            signals: Vec::new(),
-        }
-    }
-
-    /// Brings over what either has to send, half a millisecond later.
-    fn exchange(&mut self) {
-        let mut buf = TransmitBuf::new(10);
-        self.now += Duration::from_micros(500);
-        for from in 0..2 {
-            self.ends[from].handle_timeout(self.now);
-            while let Some(transmit) = self.ends[from].poll_transmit(self.now, &mut buf) {
-                let meta = DatagramMeta {
-                    socket: SocketId(0),
-                    remote: address(from),
-                    ecn: 0,
-                    received_at: self.now,
-                };
-                for datagram in buf.filled().chunks(transmit.segment_size) {
-                    let mut datagram = datagram.to_vec();
-                    self.ends[1 - from].handle_datagram(self.now, meta, &mut datagram);
-                }
-            }
-        }
-        while let Some(delivery) = self.ends[1].poll_delivery() {
-            if let Delivery::Stream { stream, signal, .. } = delivery {
-                self.signals.push((stream, signal));
-            }
-        }
-    }
-
-    fn readable(&self, stream: StreamId) -> usize {
-        let data = self.ends[1].stream_data(self.peers[1], stream);
-        data.map_or(0, |(first, second, _)| first.len() + second.len())
-    }
-
-    fn bring_up(&mut self) {
-        while !self.ends.iter().zip(self.peers).all(|(e, p)| e.is_up(p)) {
-            self.exchange();
-            assert!(self.now < Instant::ZERO + Duration::from_secs(10));
-        }
-    }
-
-    /// A stream from the first to the second, of which `len` bytes at least wait to be read.
-    fn stream_with(&mut self, len: usize) -> StreamId {
-        self.bring_up();
-        let (now, peer) = (self.now, self.peers[0]);
-        let ours = self.ends[0].open_stream(now, peer, APP, None).unwrap();
-        while self.signals.is_empty() {
-            self.exchange();
-        }
-        let theirs = self.signals[0].0;
-        // A reader that takes all of a window at once, so that the next is wider.
-        for exchanges in 1.. {
-            let now = self.now;
-            self.ends[0].write_stream(now, peer, ours, &[7; 64 << 10]);
-            self.exchange();
-            let came = self.readable(theirs);
-            if came >= len {
-                break;
-            }
-            if exchanges % 8 == 0 {
-                self.ends[1].consume_stream(self.now, self.peers[1], theirs, came);
-            }
-            assert!(exchanges < 1000, "{came} bytes");
-        }
-        theirs
-    }
-}
 
 #[test]
 fn what_waits_behind_a_gap_is_written_over_several_turns_without_a_word_from_the_core() {
-    let mut joined = Joined::new();
+    let mut joined = Joined::new(APP);
     let stream = joined.stream_with(5 * WRITE_PER_TURN + 100);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -169,7 +51,7 @@ fn what_waits_behind_a_gap_is_written_over_several_turns_without_a_word_from_the
         now: joined.now,
         epoll: &epoll,
         routes: &routes,
-        tunnels: &Tunnels::new(&[0; 16]),
+        tunnels: &Tunnels::new(&[0; 16], Shares::new(usize::MAX)),
         endpoint: &mut joined.ends[1],
     };
     let left = |context: &Context<'_>| {
@@ -198,7 +80,7 @@ fn what_waits_behind_a_gap_is_written_over_several_turns_without_a_word_from_the
 
 #[test]
 fn a_connection_whose_turn_comes_before_its_stream_says_so_is_read_on() {
-    let mut joined = Joined::new();
+    let mut joined = Joined::new(APP);
     joined.bring_up();
     let peer = joined.peers[0];
     let opened = joined.ends[0].open_stream(joined.now, peer, APP, None);
@@ -214,7 +96,7 @@ fn a_connection_whose_turn_comes_before_its_stream_says_so_is_read_on() {
             now: joined.now,
             epoll,
             routes,
-            tunnels: Box::leak(Box::new(Tunnels::new(&[0; 16]))),
+            tunnels: Box::leak(Box::new(Tunnels::new(&[0; 16], Shares::new(usize::MAX)))),
             endpoint: &mut joined.ends[0],
         }
     }
@@ -256,7 +138,7 @@ fn a_connection_whose_turn_comes_before_its_stream_says_so_is_read_on() {
 
 #[test]
 fn a_server_that_is_this_machine_by_the_time_it_accepts_is_forbidden() {
-    let mut joined = Joined::new();
+    let mut joined = Joined::new(APP);
     let stream = joined.stream_with(1);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let to = listener.local_addr().unwrap();
@@ -265,7 +147,7 @@ fn a_server_that_is_this_machine_by_the_time_it_accepts_is_forbidden() {
         now: joined.now,
         epoll: &epoll,
         routes: &routes,
-        tunnels: &Tunnels::new(&[0; 16]),
+        tunnels: &Tunnels::new(&[0; 16], Shares::new(usize::MAX)),
         endpoint: &mut joined.ends[1],
     };
     let mut server = StreamServer::new(Shares::new(usize::MAX));

@@ -4,9 +4,11 @@
 //! connection is accepted for its client. Where the peer does not connect, the packet goes on as an IP packet, so that
 //! its client gets the answer that it would have had.
 
+mod places;
+
 use std::{
     collections::{BTreeMap, HashMap},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     time::Duration,
 };
 
@@ -14,27 +16,60 @@ use keiro_core::{
     Endpoint, Instant, PeerId, ResetReason, StreamId, StreamSignal, TenantId, wire::Features,
 };
 use keiro_ip::{Header, classes::Sorted, protocol};
+use keiro_linux::{mptcp_pm::Ends, route, sock_diag::SocketDiag, tcp::HANDSHAKE_MAX};
 use keiro_stats::NotSplit;
 
-use super::super::split::{CONNECTED, FlowAddresses, app_of, client_bytes};
+use self::places::{Place, Places};
+use super::super::{
+    shares::{Share, Shares},
+    split::{CONNECTED, FlowAddresses, app_of, client_bytes},
+};
 
 /// The packets that wait, and where no connection is tried for a while.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct HeldSyns {
     /// The gateway stops: no more are held.
     is_draining: bool,
     held: HashMap<FlowAddresses, HeldSyn>,
     by_stream: HashMap<(PeerId, StreamId), FlowAddresses>,
-    /// How many of each tenant.
-    of_tenant: BTreeMap<TenantId, usize>,
+    places: Places,
+    /// Handshakes that the kernel may still have although their streams are gone, and until when.
+    orphans: HashMap<FlowAddresses, (Instant, Place)>,
     /// Connections that are packets, whose first one may come again, and until when.
     passed: HashMap<FlowAddresses, Instant>,
-    /// Until when connections to a server behind a peer stay packets, and why.
-    refused: HashMap<(PeerId, SocketAddr), (Instant, Reason)>,
+    /// Until when connections of a client to a server stay packets, and why.
+    refused: HashMap<Refused, (Instant, Reason)>,
     /// Until when those of a tenant to a peer do, which does not split them.
     unknown: BTreeMap<(PeerId, TenantId), Instant>,
-    /// Until when those of a tenant do, because this machine does not take them.
-    undiverted: BTreeMap<TenantId, Instant>,
+    /// When the kernel has last accepted a client of a tenant, and until when it is not asked, by IP version.
+    diversions: BTreeMap<(TenantId, bool), Diversion>,
+    machine: Machine,
+}
+
+/// Questions to the kernel.
+#[derive(Clone, Copy, Debug)]
+struct Machine {
+    /// Whether an address is this machine's.
+    is_own: fn(IpAddr) -> bool,
+    /// Whether the kernel has begun to answer a client.
+    has_begun: fn(FlowAddresses) -> bool,
+}
+
+/// Whether this machine takes what is written back for it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Diversion {
+    accepted_at: Option<Instant>,
+    off_until: Option<Instant>,
+}
+
+/// Whose connections are not split. Tenants may have the same addresses, and what is refused to one client is not
+/// refused to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Refused {
+    tenant: TenantId,
+    peer: PeerId,
+    client: IpAddr,
+    server: SocketAddr,
 }
 
 /// A first packet.
@@ -48,7 +83,10 @@ pub(super) struct HeldSyn {
     pub(super) sorted: Sorted,
     /// As it would be sent; empty once it was written back.
     pub(super) packet: Vec<u8>,
-    /// When it came, or was written back.
+    /// The descriptor that its client will have.
+    pub(super) share: Share,
+    place: Place,
+    /// When it came, or was last written back.
     since: Instant,
     /// It was written back to the device.
     is_released: bool,
@@ -89,25 +127,22 @@ pub(super) enum Answer {
 /// Why a connection stays packets: the counter.
 pub(super) type Reason = fn(&mut NotSplit) -> &mut u64;
 
-/// Packets that wait, and those of one tenant. Ours: thousands of connections each second where the server is near.
-const HELD_MAX: usize = 4096;
-const HELD_OF_TENANT_MAX: usize = HELD_MAX / 2;
 /// Longer than the peer tries.
 const HOLD_MAX: Duration = Duration::from_secs(40);
 /// A packet that comes again sooner after the one before was written back may have waited meanwhile. Ours: less than the
 /// second after which hosts send it again (RFC 6298 §2).
 const REPEAT_MIN: Duration = Duration::from_millis(800);
-/// The kernel answers a packet that was written back at once; the client may be far.
-const ACCEPT_MAX: Duration = Duration::from_secs(10);
+/// The kernel answers a packet that was written back at once; the client may be far. Longer than the kernel tries.
+const ACCEPT_MAX: Duration = HANDSHAKE_MAX.saturating_add(Duration::from_secs(1));
 /// Connections that stay packets and are remembered; the first packets of more would be held when they come again.
 const PASSED_MAX: usize = 16_384;
 /// Longer than Linux waits before it sends a first packet again, but for the last time (`tcp_syn_retries`).
 const PASSED_FOR: Duration = Duration::from_secs(40);
-/// Servers that are remembered.
+/// Clients and servers that are remembered.
 const REFUSED_MAX: usize = 4096;
 /// Ours: clients that try again have the answer of the network, and a server that comes back is split soon.
 const UNREACHABLE_FOR: Duration = Duration::from_secs(10);
-/// Ours: what the peer is configured for rarely changes.
+/// Ours: what the peer is configured for, and the firewall, rarely change.
 const FORBIDDEN_FOR: Duration = Duration::from_secs(60);
 
 /// The flow that a packet begins; `None`: it begins no TCP connection.
@@ -135,6 +170,35 @@ pub(super) fn flow_of(header: &Header) -> Option<FlowAddresses> {
 }
 
 impl HeldSyns {
+    /// Clients take their descriptors from `descriptors`.
+    pub(super) fn new(descriptors: Shares) -> Self {
+        Self {
+            is_draining: false,
+            held: HashMap::new(),
+            by_stream: HashMap::new(),
+            places: Places::new(descriptors),
+            orphans: HashMap::new(),
+            passed: HashMap::new(),
+            refused: HashMap::new(),
+            unknown: BTreeMap::new(),
+            diversions: BTreeMap::new(),
+            machine: Machine {
+                // The kernel drops a packet from outside that has an address of this machine.
+                is_own: |address| route::is_own(address, None).unwrap_or(true),
+                has_begun,
+            },
+        }
+    }
+
+    /// A tenant has listeners, each with room for `handshakes`.
+    pub(super) fn add_tenant(&mut self, tenant: TenantId, handshakes: usize) {
+        self.places.add_tenant(tenant, handshakes);
+    }
+
+    pub(super) fn remove_tenant(&mut self, tenant: TenantId) {
+        self.places.remove_tenant(tenant);
+    }
+
     /// Keeps the first packet of a connection, and asks the peer for its server.
     ///
     /// # Errors
@@ -168,25 +232,17 @@ impl HeldSyns {
         let NewConnection {
             tenant, peer, flow, ..
         } = *new;
-        if !endpoint.has_feature(peer, Features::TCP_SPLIT)
-            || is_before(now, self.unknown.get(&(peer, tenant)))
-        {
-            return Err(|of| &mut of.peer);
+        if let Some(reason) = self.obstacle(now, new, endpoint) {
+            return Err(reason);
         }
-        if is_before(now, self.undiverted.get(&tenant)) {
-            return Err(|of| &mut of.diversion);
-        }
-        if let Some((until, reason)) = self.refused.get(&(peer, flow.destination))
-            && now < *until
-        {
-            return Err(*reason);
-        }
-        if self.is_draining {
-            return Err(|of| &mut of.limit);
-        }
-        let of_tenant = self.of_tenant.get(&tenant).copied().unwrap_or(0);
-        if self.held.len() >= HELD_MAX || of_tenant >= HELD_OF_TENANT_MAX {
-            return Err(|of| &mut of.limit);
+        let client = flow.source.ip();
+        let (place, share) = self
+            .places
+            .take(tenant, client)
+            .ok_or::<Reason>(|of| &mut of.limit)?;
+        // Last of what is asked: it takes the kernel 10 µs.
+        if (self.machine.is_own)(client) {
+            return Err(|of| &mut of.own_address);
         }
         let app = app_of(tenant);
         let Ok(stream) = endpoint.open_stream(now, peer, app, Some(flow.destination)) else {
@@ -204,18 +260,45 @@ impl HeldSyns {
             header: *new.header,
             sorted: new.sorted,
             packet: new.packet.to_vec(),
+            share,
+            place,
             since: now,
             is_released: false,
             was_repeated: false,
         };
         self.held.insert(flow, held);
-        self.of_tenant.insert(tenant, of_tenant + 1);
         self.by_stream.insert((peer, stream), flow);
         Ok(())
     }
 
-    /// The client sends the packet again. Had the kernel taken the one that was written back, the rules would have led
-    /// this one to it, unless it has waited in the device since before.
+    /// Why a connection is not even tried, as far as that is known; `None`: it is.
+    fn obstacle(
+        &self,
+        now: Instant,
+        new: &NewConnection<'_>,
+        endpoint: &Endpoint,
+    ) -> Option<Reason> {
+        let NewConnection {
+            tenant, peer, flow, ..
+        } = *new;
+        if !endpoint.has_feature(peer, Features::TCP_SPLIT)
+            || is_before(now, self.unknown.get(&(peer, tenant)))
+        {
+            return Some(|of| &mut of.peer);
+        }
+        let diversion = self.diversions.get(&(tenant, flow.source.is_ipv6()));
+        if is_before(now, diversion.and_then(|of| of.off_until.as_ref())) {
+            return Some(|of| &mut of.diversion);
+        }
+        if let Some((until, reason)) = self.refused.get(&refused(tenant, peer, flow))
+            && now < *until
+        {
+            return Some(*reason);
+        }
+        self.is_draining.then_some(|of| &mut of.limit)
+    }
+
+    /// The client sends the packet again.
     fn on_repeated(
         &mut self,
         now: Instant,
@@ -225,35 +308,51 @@ impl HeldSyns {
         let Some(held) = self.held.get_mut(&flow) else {
             return Ok(Hold::Wait);
         };
-        let may_be_late = now.saturating_duration_since(held.since) < REPEAT_MIN;
-        match held.is_released {
-            true if may_be_late => return Ok(Hold::Wait),
-            true if !held.was_repeated => {
-                held.was_repeated = true;
-                return Ok(Hold::WriteBack);
-            }
-            false if endpoint.is_up(held.peer) => return Ok(Hold::Wait),
-            _ => {}
-        }
-        let Some(held) = self.forget(flow) else {
-            return Ok(Hold::Wait);
-        };
-        endpoint.reset_stream(held.peer, held.stream, ResetReason::Gateway);
         if !held.is_released {
+            if endpoint.is_up(held.peer) {
+                return Ok(Hold::Wait);
+            }
+            self.give_up(flow, endpoint);
             return Err(|of| &mut of.limit);
         }
-        if self
-            .undiverted
-            .insert(held.tenant, now + FORBIDDEN_FOR)
-            .is_none()
-        {
-            tracing::warn!(
-                client = %flow.source, server = %flow.destination,
-                "tcp = \"split\": this machine did not take a connection from the tenant's device; \
-                 does a firewall or the reverse path filter drop it? Connections stay IP packets for a minute"
-            );
+        if now.saturating_duration_since(held.since) < REPEAT_MIN {
+            return Ok(Hold::Wait);
         }
+        // The kernel's answer may have been lost, and so may its repetition: then it has the connection.
+        if !std::mem::replace(&mut held.was_repeated, true) || (self.machine.has_begun)(flow) {
+            held.since = now;
+            return Ok(Hold::WriteBack);
+        }
+        let (tenant, peer) = (held.tenant, held.peer);
+        self.give_up(flow, endpoint);
+        self.on_not_diverted(now, tenant, peer, flow);
         Err(|of| &mut of.diversion)
+    }
+
+    /// The kernel did not take a packet that was written back twice.
+    fn on_not_diverted(
+        &mut self,
+        now: Instant,
+        tenant: TenantId,
+        peer: PeerId,
+        flow: FlowAddresses,
+    ) {
+        let until = now + FORBIDDEN_FOR;
+        let of = self.diversions.entry((tenant, flow.source.is_ipv6()));
+        let of = of.or_default();
+        let takes_others = of
+            .accepted_at
+            .is_some_and(|at| now.saturating_duration_since(at) < FORBIDDEN_FOR);
+        if takes_others {
+            let refused = refused(tenant, peer, flow);
+            return self.note_refused(refused, until, |of| &mut of.diversion);
+        }
+        of.off_until = Some(until);
+        tracing::warn!(
+            client = %flow.source, server = %flow.destination,
+            "tcp = \"split\": this machine did not take a connection from the tenant's device; \
+             does a firewall or the reverse path filter drop it? Connections stay IP packets for a minute"
+        );
     }
 
     pub(super) fn drain(&mut self) {
@@ -298,25 +397,42 @@ impl HeldSyns {
                 ResetReason::Protocol
             }
         };
+        let is_released = self.held.get(&flow).is_some_and(|held| held.is_released);
         match self.forget(flow) {
-            Some(held) if !held.is_released => {
+            Some(held) if is_released => {
+                self.note_orphan(flow, held);
+                Answer::Wait
+            }
+            Some(held) => {
                 self.note_passed(now, flow);
-                self.remember(now, &held, flow.destination, reason);
+                self.remember(now, &held, flow, reason);
                 Answer::Refused(Box::new(held), reason)
             }
-            _ => Answer::Wait,
+            None => Answer::Wait,
         }
     }
 
-    /// A client that the kernel has accepted, and its stream; `None`: none waits for it.
-    pub(super) fn take_accepted(&mut self, flow: FlowAddresses) -> Option<HeldSyn> {
-        let is_released = self.held.get(&flow)?.is_released;
-        is_released.then(|| self.forget(flow))?
+    /// A client of a tenant that the kernel has accepted, and its stream; `None`: none waits for it.
+    pub(super) fn take_accepted(
+        &mut self,
+        now: Instant,
+        tenant: TenantId,
+        flow: FlowAddresses,
+    ) -> Option<HeldSyn> {
+        let is_v6 = flow.source.is_ipv6();
+        let held = self.held.get(&flow).filter(|held| held.tenant == tenant);
+        if !held.is_some_and(|held| held.is_released) {
+            self.orphans.remove(&flow);
+            return None;
+        }
+        let diversion = self.diversions.entry((tenant, is_v6)).or_default();
+        diversion.accepted_at = Some(now);
+        self.forget(flow)
     }
 
     /// Gives up what waits for too long, and forgets what was remembered.
     pub(super) fn tick(&mut self, now: Instant, endpoint: &mut Endpoint) {
-        let is_over = |held: &HeldSyn| {
+        let is_over = |_: &FlowAddresses, held: &HeldSyn| {
             let longest = if held.is_released {
                 ACCEPT_MAX
             } else {
@@ -325,28 +441,46 @@ impl HeldSyns {
             now.saturating_duration_since(held.since) >= longest
         };
         self.forget_where(endpoint, is_over);
+        self.orphans.retain(|_, (until, _)| now < *until);
         self.passed.retain(|_, until| now < *until);
         self.refused.retain(|_, (until, _)| now < *until);
         self.unknown.retain(|_, until| now < *until);
-        self.undiverted.retain(|_, until| now < *until);
+        self.diversions.retain(|_, of| {
+            let is_recent = |at| now.saturating_duration_since(at) < FORBIDDEN_FOR;
+            is_before(now, of.off_until.as_ref()) || of.accepted_at.is_some_and(is_recent)
+        });
     }
 
     /// Gives up packets; their clients send them again.
     pub(super) fn forget_where(
         &mut self,
         endpoint: &mut Endpoint,
-        is_over: impl Fn(&HeldSyn) -> bool,
+        is_over: impl Fn(&FlowAddresses, &HeldSyn) -> bool,
     ) {
-        let over = self.held.iter().filter(|(_, held)| is_over(held));
+        let over = self.held.iter().filter(|(flow, held)| is_over(flow, held));
         let over: Vec<FlowAddresses> = over.map(|(flow, _)| *flow).collect();
         for flow in over {
-            if let Some(held) = self.forget(flow) {
-                endpoint.reset_stream(held.peer, held.stream, ResetReason::Gateway);
+            if let Some(held) = self.give_up(flow, endpoint) {
+                self.note_orphan(flow, held);
             }
         }
     }
 
-    fn remember(&mut self, now: Instant, held: &HeldSyn, server: SocketAddr, reason: ResetReason) {
+    fn give_up(&mut self, flow: FlowAddresses, endpoint: &mut Endpoint) -> Option<HeldSyn> {
+        let held = self.forget(flow)?;
+        endpoint.reset_stream(held.peer, held.stream, ResetReason::Gateway);
+        Some(held)
+    }
+
+    /// The kernel keeps the handshake of a packet that was written back, although its stream is gone.
+    fn note_orphan(&mut self, flow: FlowAddresses, held: HeldSyn) {
+        if held.is_released {
+            let until = held.since + ACCEPT_MAX;
+            self.orphans.insert(flow, (until, held.place));
+        }
+    }
+
+    fn remember(&mut self, now: Instant, held: &HeldSyn, flow: FlowAddresses, reason: ResetReason) {
         let time = match reason {
             ResetReason::UnknownApplication => {
                 let of_peer = (held.peer, held.tenant);
@@ -357,10 +491,13 @@ impl HeldSyns {
             ResetReason::Unreachable => UNREACHABLE_FOR,
             _ => return,
         };
+        let refused = refused(held.tenant, held.peer, flow);
+        self.note_refused(refused, now + time, reason_of(reason));
+    }
+
+    fn note_refused(&mut self, refused: Refused, until: Instant, reason: Reason) {
         if self.refused.len() < REFUSED_MAX {
-            let until = now + time;
-            self.refused
-                .insert((held.peer, server), (until, reason_of(reason)));
+            self.refused.insert(refused, (until, reason));
         }
     }
 
@@ -373,25 +510,38 @@ impl HeldSyns {
     fn forget(&mut self, flow: FlowAddresses) -> Option<HeldSyn> {
         let held = self.held.remove(&flow)?;
         self.by_stream.remove(&(held.peer, held.stream));
-        if let Some(count) = self.of_tenant.get_mut(&held.tenant) {
-            *count -= 1;
-            if *count == 0 {
-                self.of_tenant.remove(&held.tenant);
-            }
-        }
         Some(held)
     }
 
     pub(super) fn check_invariants(&self) {
         assert_eq!(self.held.len(), self.by_stream.len(), "a stream for each");
-        let of_tenants: usize = self.of_tenant.values().sum();
-        assert_eq!(self.held.len(), of_tenants, "a tenant for each");
-        assert!(self.held.len() <= HELD_MAX, "packets that wait");
+        let places = self.held.len() + self.orphans.len();
+        assert_eq!(places, self.places.taken(), "a place for each");
         assert!(
             self.passed.len() <= PASSED_MAX,
             "connections that are packets"
         );
         assert!(self.refused.len() <= REFUSED_MAX, "servers remembered");
+    }
+}
+
+/// Whether the kernel has begun to answer the client of a packet that was written back. Without its report
+/// (`tcp_diag`) it counts as if it had not.
+fn has_begun(flow: FlowAddresses) -> bool {
+    let ends = Ends {
+        local: flow.destination,
+        remote: flow.source,
+    };
+    let asked = SocketDiag::open().and_then(|mut diag| diag.has_connection(ends));
+    asked.unwrap_or(false)
+}
+
+fn refused(tenant: TenantId, peer: PeerId, flow: FlowAddresses) -> Refused {
+    Refused {
+        tenant,
+        peer,
+        client: flow.source.ip(),
+        server: flow.destination,
     }
 }
 
@@ -410,38 +560,4 @@ fn is_before(now: Instant, until: Option<&Instant>) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A TCP packet of IPv4 with these flags and field of fragments, of a length that a first fragment may have.
-    fn segment(flags: u8, fragment: u16) -> Vec<u8> {
-        let mut packet = vec![0x45, 0, 0, 44, 0, 0];
-        packet.extend(fragment.to_be_bytes());
-        packet.extend([64, protocol::TCP, 0, 0, 10, 1, 0, 5, 10, 2, 0, 5]);
-        let sum = keiro_ip::checksum::Sum::default().bytes(&packet).checksum();
-        packet[10..12].copy_from_slice(&sum);
-        packet.extend([0x9c, 0x41, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, flags]);
-        packet.extend([0; 10]);
-        packet
-    }
-
-    #[test]
-    fn only_a_whole_packet_with_syn_alone_begins_a_connection() {
-        let flow = |flags, fragment| {
-            let packet = segment(flags, fragment);
-            begun_by(&Header::parse(&packet).unwrap(), &packet)
-        };
-        let expected = FlowAddresses {
-            source: "10.1.0.5:40001".parse().unwrap(),
-            destination: "10.2.0.5:80".parse().unwrap(),
-        };
-        assert_eq!(flow(2, 0), Some(expected));
-        // With both flags of ECN, as hosts begin that want it (RFC 3168 §6.1.1).
-        assert_eq!(flow(2 | 0xc0, 0), Some(expected));
-        for other in [16, 18, 4, 20, 17, 3, 0] {
-            assert_eq!(flow(other, 0), None, "{other:#x}");
-        }
-        // More fragments follow.
-        assert_eq!(flow(2, 0x2000), None);
-    }
-}
+mod tests;

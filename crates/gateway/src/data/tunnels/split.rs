@@ -7,12 +7,13 @@ use keiro_linux::{acceptor::Acceptor, epoll::Epoll, tcp, tcp::Listener};
 
 use super::{
     super::{
+        shares::Share,
         split::{FlowAddresses, SplitFlows, app_of},
         token,
     },
     Tunnels,
     held_syns::{Answer, HeldSyn, reason_of},
-    tenant::{IngressContext, TenantSetup},
+    tenant::{IngressContext, Tenant, TenantSetup},
 };
 
 /// A client whose connection the kernel has accepted, and the stream to its server.
@@ -23,34 +24,74 @@ pub(crate) struct AcceptedClient {
     pub(crate) peer: PeerId,
     pub(crate) stream: StreamId,
     pub(crate) flow: FlowAddresses,
+    /// Its descriptor.
+    pub(crate) share: Share,
+}
+
+/// Where the kernel gives the clients of a tenant to us.
+pub(super) struct SplitListener {
+    tenant: TenantId,
+    acceptor: Acceptor<Listener>,
+}
+
+/// Listeners of a tenant, to which rules of nftables lead its clients.
+#[derive(Debug)]
+pub(crate) struct SplitListeners {
+    pub(crate) tenant: TenantId,
+    /// Of IPv4 and IPv6.
+    pub(crate) listeners: Vec<Listener>,
+    /// Handshakes that each may have at once.
+    pub(crate) handshakes_max: usize,
 }
 
 impl Tunnels {
-    /// Takes over the listeners to which rules of nftables lead clients.
-    pub(crate) fn add_split_listeners(&mut self, epoll: &Epoll, listeners: Vec<Listener>) {
+    /// Takes over the listeners of a tenant.
+    pub(crate) fn add_split_listeners(&mut self, epoll: &Epoll, opened: SplitListeners) {
+        let SplitListeners {
+            tenant,
+            listeners,
+            handshakes_max,
+        } = opened;
+        self.held_syns.add_tenant(tenant, handshakes_max);
         for listener in listeners {
-            let number = self.split_listeners.len() as u64;
+            let number = self.next_split_listener;
+            self.next_split_listener += 1;
             let name = format!("tcp = \"split\", listener {}", listener.local());
             match Acceptor::new(epoll, listener, token::split_listener(number), name) {
-                Ok(acceptor) => self.split_listeners.push(acceptor),
+                Ok(acceptor) => {
+                    let listener = SplitListener { tenant, acceptor };
+                    self.split_listeners.insert(number, listener);
+                }
                 Err(error) => tracing::error!(%error, "tcp = \"split\": cannot wait for clients"),
             }
         }
     }
 
+    /// Closes the listeners of a tenant.
+    pub(crate) fn remove_split_listeners(&mut self, tenant: TenantId) {
+        self.held_syns.remove_tenant(tenant);
+        self.split_listeners.retain(|_, of| of.tenant != tenant);
+    }
+
     /// The next client that waits at listener `number`. `None`: none does.
-    pub(crate) fn accept_client(&mut self, epoll: &Epoll, number: u64) -> Option<AcceptedClient> {
-        let listener = self
-            .split_listeners
-            .get_mut(usize::try_from(number).ok()?)?;
+    pub(crate) fn accept_client(
+        &mut self,
+        now: Instant,
+        epoll: &Epoll,
+        number: u64,
+    ) -> Option<AcceptedClient> {
+        let SplitListener { tenant, acceptor } = self.split_listeners.get_mut(&number)?;
         loop {
-            let (socket, client) = listener.accept(epoll, Listener::accept)?;
+            let (socket, client) = acceptor.accept(epoll, Listener::accept)?;
             let server = socket.local_addr();
             let flow = server.ok().map(|destination| FlowAddresses {
                 source: client,
                 destination,
             });
-            let held = flow.and_then(|flow| Some((flow, self.held_syns.take_accepted(flow)?)));
+            let held = flow.and_then(|flow| {
+                let held = self.held_syns.take_accepted(now, *tenant, flow)?;
+                Some((flow, held))
+            });
             let Some((flow, held)) = held else {
                 // Its stream has ended meanwhile, or a local program has found the port.
                 tcp::reset(socket);
@@ -62,6 +103,7 @@ impl Tunnels {
                 peer: held.peer,
                 stream: held.stream,
                 flow,
+                share: held.share,
             });
         }
     }
@@ -134,8 +176,8 @@ impl Tunnels {
 
     /// Gives up what has waited for too long.
     pub(crate) fn tick(&mut self, now: Instant, epoll: &Epoll, endpoint: &mut Endpoint) {
-        for listener in &mut self.split_listeners {
-            listener.rearm(epoll);
+        for listener in self.split_listeners.values_mut() {
+            listener.acceptor.rearm(epoll);
         }
         self.held_syns.tick(now, endpoint);
         if cfg!(debug_assertions) {
@@ -174,10 +216,13 @@ impl Tunnels {
         }
     }
 
-    /// Whether TCP connections of a tenant are split.
-    pub(crate) fn splits_tcp(&self, tenant: TenantId) -> bool {
-        let tenant = self.tenants.get(&tenant);
-        tenant.is_some_and(|tenant| tenant.setup.splits_tcp)
+    /// Gives up connections of a tenant that wait for servers where none may have them any more.
+    pub(super) fn end_inadmissible_holds(&mut self, id: TenantId, endpoint: &mut Endpoint) {
+        let tenant = self.tenants.get(&id).filter(|of| of.setup.splits_tcp);
+        self.held_syns.forget_where(endpoint, |flow, held| {
+            let is_admitted = |of: &Tenant| of.admits_connection(held.peer, &flow.reversed());
+            held.tenant == id && !tenant.is_some_and(is_admitted)
+        });
     }
 
     /// Gives the core the applications of a tenant that is set.
@@ -210,16 +255,12 @@ impl Tunnels {
                 endpoint.remove_app(*peer, app_of(id));
             }
         }
-        let is_served = |peer: &PeerId| setup.splits_tcp && setup.peers.contains_key(peer);
-        self.held_syns
-            .forget_where(endpoint, |held| held.tenant == id && !is_served(&held.peer));
     }
 
     /// A tenant is removed.
     pub(super) fn end_splitting(&mut self, setup: &TenantSetup, endpoint: &mut Endpoint) {
         let id = setup.config.id;
-        self.held_syns
-            .forget_where(endpoint, |held| held.tenant == id);
+        self.end_inadmissible_holds(id, endpoint);
         self.split_apps.remove(&app_of(id));
         for (peer, of) in &setup.peers {
             if of.split_app.is_some() {

@@ -242,7 +242,7 @@ fn packets_to_a_site_that_is_away_and_those_at_their_last_hop_are_counted() {
     let key = keiro_core::PrivateKey::from_bytes([1; 32]);
     let config = keiro_core::EndpointConfig::new(key);
     let mut endpoint = Endpoint::new(Instant::ZERO, config, [0; 32]);
-    let mut tunnels = Tunnels::new(&[0; 16]);
+    let mut tunnels = Tunnels::new(&[0; 16], Shares::new(usize::MAX));
     tunnels.tenants.insert(TenantId(1), hub());
     let mut reporter = Reporter::new(std::sync::Arc::new(
         keiro_linux::epoll::Waker::new().unwrap(),
@@ -392,7 +392,7 @@ fn whatever_changes_a_path_makes_rooms_be_asked_for_again() {
             reason,
         },
     ];
-    let mut tunnels = Tunnels::new(&[0; 16]);
+    let mut tunnels = Tunnels::new(&[0; 16], Shares::new(usize::MAX));
     let config = keiro_core::EndpointConfig::new(keiro_core::PrivateKey::from_bytes([1; 32]));
     let endpoint = Endpoint::new(Instant::ZERO, config, [0; 32]);
     for event in changing {
@@ -408,7 +408,7 @@ fn tenants_may_exchange_their_devices_and_pass_them_on() {
     let key = keiro_core::PrivateKey::from_bytes([1; 32]);
     let config = keiro_core::EndpointConfig::new(key);
     let mut endpoint = Endpoint::new(Instant::ZERO, config, [0; 32]);
-    let mut tunnels = Tunnels::new(&[0; 16]);
+    let mut tunnels = Tunnels::new(&[0; 16], Shares::new(usize::MAX));
     let mut set = |tunnels: &mut Tunnels, id: u32, device: u64| {
         let setup = TenantSetup {
             config: TenantConfig::new(TenantId(id)),

@@ -7,11 +7,10 @@ use keiro_ip::{
     icmp,
     offload::{Segments, VnetHeader},
 };
-use keiro_linux::route;
 
 use super::{
     super::{
-        super::split::FlowAddresses,
+        super::split::{CLIENT_PORT_MIN, FlowAddresses},
         held_syns::{Hold, NewConnection, Reason},
         next_hops::NextHop,
     },
@@ -68,7 +67,7 @@ impl Tenant {
             sorted,
             packet: &packet,
         };
-        let held = match self.split_obstacle(header, hop, sorted) {
+        let held = match self.split_obstacle(&flow, header, hop, sorted) {
             Some(reason) => Err(Some(reason)),
             // As without: its client gets an ICMP error.
             None if !with.endpoint.is_up(hop.peer) => {
@@ -91,7 +90,13 @@ impl Tenant {
     }
 
     /// Why a connection is not to be split, as far as its first packet shows; `None`: it is.
-    fn split_obstacle(&self, header: &Header, hop: &NextHop, sorted: Sorted) -> Option<Reason> {
+    pub(in super::super) fn split_obstacle(
+        &self,
+        flow: &FlowAddresses,
+        header: &Header,
+        hop: &NextHop,
+        sorted: Sorted,
+    ) -> Option<Reason> {
         let source = self.locations.longest_match(header.source);
         if hop.is_default || source != Some(&Location::Local) {
             return Some(|of| &mut of.internet);
@@ -101,9 +106,8 @@ impl Tenant {
         if peer.app_by_rule(header, sorted).unwrap_or(peer.app) != peer.app {
             return Some(|of| &mut of.rule);
         }
-        // The kernel drops a packet from outside that has an address of this machine.
-        let is_own = route::is_own(header.source, None).unwrap_or(true);
-        is_own.then_some(|of| &mut of.own_address)
+        // The peer has no privilege to connect from there.
+        (flow.source.port() < CLIENT_PORT_MIN).then_some(|of| &mut of.client_port)
     }
 
     /// Sends a packet that is as it is to be sent.
