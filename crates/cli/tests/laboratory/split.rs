@@ -5,6 +5,9 @@
 //!                  ══ 20 Mbit/s, 30 ms ══
 //! ```
 
+mod faults;
+mod sharing;
+
 use std::{
     fmt::Write as _,
     io::{self, Read, Write},
@@ -60,10 +63,15 @@ const SPLIT: &str = "tcp = \"split\"\n";
 const RATE_OF_LINKS: f64 = 60e6;
 
 fn start(keys: [&str; 2]) -> Pair {
+    start_in(TOPOLOGY, keys, ["", ""])
+}
+
+/// With further hosts or settings, and `more` at the end of both configurations.
+fn start_in(topology: &str, keys: [&str; 2], more: [&str; 2]) -> Pair {
     let pair = Pair::start_in(
-        TOPOLOGY,
+        topology,
         |_| {},
-        |own, beginning, peer_key| beginning + &configuration(own, peer_key, keys[own]),
+        |own, beginning, peer_key| beginning + &configuration(own, peer_key, keys[own]) + more[own],
     );
     for gateway in [&pair.tokyo, &pair.osaka] {
         eventually("all paths are up", || {
@@ -119,12 +127,39 @@ fn listen(pair: &Pair, at: &str) -> TcpListener {
 }
 
 fn connect(pair: &Pair, to: &str) -> io::Result<TcpStream> {
-    let host = pair.lab.host("client").expect("a host");
+    connect_from(pair, "client", None, to)
+}
+
+/// From a host's address and port, if they are given.
+fn connect_from(pair: &Pair, host: &str, from: Option<&str>, to: &str) -> io::Result<TcpStream> {
+    let host = pair.lab.host(host).expect("a host");
     let to: SocketAddr = to.parse().expect("an address");
-    let stream = host.run(|| TcpStream::connect_timeout(&to, Duration::from_secs(20)));
-    let stream = stream.expect("entered")?;
+    let connected = host.run(|| {
+        let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+        if let Some(from) = from {
+            socket.set_reuse_address(true)?;
+            let from: SocketAddr = from.parse().expect("an address");
+            socket.bind(&from.into())?;
+        }
+        socket.connect_timeout(&to.into(), Duration::from_secs(20))?;
+        Ok::<_, io::Error>(TcpStream::from(socket))
+    });
+    let stream = connected.expect("entered")?;
     stream.set_read_timeout(Some(LIMIT))?;
     Ok(stream)
+}
+
+/// Bytes come over in both directions.
+fn exchange(client: &mut TcpStream, served: &mut TcpStream) {
+    pass(client, served, b"question");
+    pass(served, client, b"response");
+}
+
+fn pass(from: &mut TcpStream, to: &mut TcpStream, bytes: &[u8; 8]) {
+    from.write_all(bytes).expect("written");
+    let mut came = [0; 8];
+    to.read_exact(&mut came).expect("read");
+    assert_eq!(&came, bytes);
 }
 
 fn accept(listener: &TcpListener) -> TcpStream {
@@ -262,16 +297,14 @@ fn what_does_not_answer_is_refused_or_unreachable_as_without() {
     assert_eq!(split_connections(&pair.tokyo), 0);
 }
 
-#[test]
-fn two_hundred_connections_at_once_are_split_and_each_has_its_own_bytes() {
-    const CONNECTIONS: usize = 200;
-    let pair = start([SPLIT, SPLIT]);
-    let listener = listen(&pair, SERVER[0]);
+/// So many connections at once, each of which gets its own bytes back.
+fn echo_at_once(pair: &Pair, connections: usize) {
+    let listener = listen(pair, SERVER[0]);
     let client = pair.lab.host("client").expect("a host");
     thread::scope(|scope| {
         scope.spawn(|| {
             thread::scope(|scope| {
-                for _ in 0..CONNECTIONS {
+                for _ in 0..connections {
                     let mut served = accept(&listener);
                     scope.spawn(move || {
                         let mut bytes = Vec::new();
@@ -281,7 +314,7 @@ fn two_hundred_connections_at_once_are_split_and_each_has_its_own_bytes() {
                 }
             });
         });
-        for number in 0..CONNECTIONS {
+        for number in 0..connections {
             let client = &client;
             scope.spawn(move || {
                 let to: SocketAddr = SERVER[0].parse().expect("an address");
@@ -296,6 +329,13 @@ fn two_hundred_connections_at_once_are_split_and_each_has_its_own_bytes() {
             });
         }
     });
+}
+
+#[test]
+fn two_hundred_connections_at_once_are_split_and_each_has_its_own_bytes() {
+    const CONNECTIONS: usize = 200;
+    let pair = start([SPLIT, SPLIT]);
+    echo_at_once(&pair, CONNECTIONS);
     let split = split_connections(&pair.tokyo);
     println!("{split} of {CONNECTIONS} connections were split");
     assert!(split >= CONNECTIONS as u64 / 2, "{split}");
@@ -307,11 +347,7 @@ fn connections_stay_packets_where_the_peer_does_not_split_them() {
     let listener = listen(&pair, SERVER[0]);
     for _ in 0..2 {
         let mut client = connect(&pair, SERVER[0]).expect("connected");
-        let mut served = accept(&listener);
-        client.write_all(b"packets").expect("written");
-        let mut bytes = [0; 7];
-        served.read_exact(&mut bytes).expect("read");
-        assert_eq!(&bytes, b"packets");
+        exchange(&mut client, &mut accept(&listener));
     }
     let seen = tenant(&pair.tokyo);
     assert_eq!(seen["not_split_connections"]["peer"], 2, "{seen:#}");
