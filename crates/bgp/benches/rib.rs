@@ -273,6 +273,7 @@ fn octets() -> Vec<u8> {
             structure: None,
         },
         label: Label::IMPLICIT_NULL,
+        ipv4: None,
     };
     let mut other = receiver_alone();
     establish(&mut border, server, &mut other);

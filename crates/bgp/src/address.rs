@@ -18,6 +18,8 @@ pub enum Family {
     Ipv6,
     /// Labelled VPN-IPv6 (AFI 2, SAFI 128; RFC 4659).
     Vpn6,
+    /// Labelled VPN-IPv4 (AFI 1, SAFI 128; RFC 4364).
+    Vpn4,
 }
 
 /// Distinguishes routes to one prefix from several egress peers (RFC 4364 §4.2).
@@ -43,6 +45,8 @@ pub enum Destination {
     V6(Ipv6Net),
     /// An IPv6 prefix of one VPN.
     Vpn6(RouteDistinguisher, Ipv6Net),
+    /// An IPv4 prefix of one VPN.
+    Vpn4(RouteDistinguisher, Ipv4Net),
 }
 
 impl Ord for Destination {
@@ -59,12 +63,12 @@ impl PartialOrd for Destination {
 }
 
 impl Family {
-    pub const ALL: [Self; 3] = [Self::Ipv4, Self::Ipv6, Self::Vpn6];
+    pub const ALL: [Self; 4] = [Self::Ipv4, Self::Ipv6, Self::Vpn6, Self::Vpn4];
 
     /// The address family's number (IANA).
     pub const fn afi(self) -> u16 {
         match self {
-            Self::Ipv4 => 1,
+            Self::Ipv4 | Self::Vpn4 => 1,
             Self::Ipv6 | Self::Vpn6 => 2,
         }
     }
@@ -73,8 +77,13 @@ impl Family {
     pub const fn safi(self) -> u8 {
         match self {
             Self::Ipv4 | Self::Ipv6 => 1,
-            Self::Vpn6 => 128,
+            Self::Vpn6 | Self::Vpn4 => 128,
         }
+    }
+
+    /// Whether its routes belong to VPNs.
+    pub const fn is_vpn(self) -> bool {
+        matches!(self, Self::Vpn6 | Self::Vpn4)
     }
 
     /// The family with these numbers; `None`: the speaker does not support it.
@@ -91,6 +100,7 @@ impl fmt::Display for Family {
             Self::Ipv4 => "ipv4",
             Self::Ipv6 => "ipv6",
             Self::Vpn6 => "vpnv6",
+            Self::Vpn4 => "vpnv4",
         })
     }
 }
@@ -103,6 +113,7 @@ impl Destination {
             Self::V4(net) => (0, 0, net.addr().to_bits().into(), net.prefix_len()),
             Self::V6(net) => (1, 0, net.addr().to_bits(), net.prefix_len()),
             Self::Vpn6(rd, net) => (2, rd.0, net.addr().to_bits(), net.prefix_len()),
+            Self::Vpn4(rd, net) => (3, rd.0, net.addr().to_bits().into(), net.prefix_len()),
         }
     }
 
@@ -111,13 +122,14 @@ impl Destination {
             Self::V4(_) => Family::Ipv4,
             Self::V6(_) => Family::Ipv6,
             Self::Vpn6(..) => Family::Vpn6,
+            Self::Vpn4(..) => Family::Vpn4,
         }
     }
 
     /// The prefix, without the VPN it belongs to.
     pub const fn prefix(&self) -> IpNet {
         match self {
-            Self::V4(net) => IpNet::V4(*net),
+            Self::V4(net) | Self::Vpn4(_, net) => IpNet::V4(*net),
             Self::V6(net) | Self::Vpn6(_, net) => IpNet::V6(*net),
         }
     }
@@ -129,6 +141,34 @@ impl Destination {
             IpNet::V6(net) => Self::V6(net),
         }
     }
+
+    /// The destination of a prefix in a VPN; bits beyond the prefix length are cleared.
+    pub fn vpn(rd: RouteDistinguisher, prefix: IpNet) -> Self {
+        match prefix.trunc() {
+            IpNet::V4(net) => Self::Vpn4(rd, net),
+            IpNet::V6(net) => Self::Vpn6(rd, net),
+        }
+    }
+
+    /// The least destination of a VPN, for each family.
+    pub fn first_of_vpn(rd: RouteDistinguisher) -> [Self; 2] {
+        [
+            Self::Vpn6(rd, Ipv6Net::default()),
+            Self::Vpn4(rd, Ipv4Net::default()),
+        ]
+    }
+
+    /// The route distinguisher; `None`: it is not of a VPN.
+    pub const fn distinguisher(&self) -> Option<RouteDistinguisher> {
+        match self {
+            Self::V4(_) | Self::V6(_) => None,
+            Self::Vpn6(rd, _) | Self::Vpn4(rd, _) => Some(*rd),
+        }
+    }
+
+    pub const fn is_vpn(&self) -> bool {
+        self.distinguisher().is_some()
+    }
 }
 
 impl fmt::Display for Destination {
@@ -137,6 +177,7 @@ impl fmt::Display for Destination {
             Self::V4(net) => net.fmt(f),
             Self::V6(net) => net.fmt(f),
             Self::Vpn6(rd, net) => write!(f, "{rd} {net}"),
+            Self::Vpn4(rd, net) => write!(f, "{rd} {net}"),
         }
     }
 }
@@ -243,6 +284,7 @@ mod tests {
         let v4 = |net: &str| Destination::V4(net.parse().unwrap());
         let v6 = |net: &str| Destination::V6(net.parse().unwrap());
         let vpn = |rd, net: &str| Destination::Vpn6(RouteDistinguisher(rd), net.parse().unwrap());
+        let vpn4 = |rd, net: &str| Destination::Vpn4(RouteDistinguisher(rd), net.parse().unwrap());
         let sorted = [
             v4("0.0.0.0/0"),
             v4("10.0.0.0/8"),
@@ -257,6 +299,8 @@ mod tests {
             vpn(1, "ff00::/8"),
             vpn(2, "::/0"),
             vpn(u64::MAX, "2001:db8::/32"),
+            vpn4(1, "0.0.0.0/0"),
+            vpn4(2, "10.0.0.0/8"),
         ];
         for (place, one) in sorted.iter().enumerate() {
             for (other_place, other) in sorted.iter().enumerate() {

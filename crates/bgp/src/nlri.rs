@@ -1,4 +1,4 @@
-//! NLRI lists of UPDATE messages (RFC 4271 §4.3, RFC 4760 §5, RFC 8277, RFC 4659), with path
+//! NLRI lists of UPDATE messages (RFC 4271 §4.3, RFC 4760 §5, RFC 8277, RFC 4364, RFC 4659), with path
 //! identifiers where ADD-PATH was negotiated (RFC 7911).
 //!
 //! The codec library is not used for them: it reads labels up to the bottom-of-stack bit, which is
@@ -6,7 +6,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use ipnet::{Ipv4Net, Ipv6Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::{
     address::{Destination, Family, RouteDistinguisher},
@@ -60,13 +60,9 @@ pub fn decode(
         list = rest;
         let mut label = Label::default();
         let destination = match family {
-            Family::Ipv4 => {
-                let address = Ipv4Addr::from(padded::<4>(entry).ok_or(NlriError::Length(bits))?);
-                let net = Ipv4Net::new(address, bits).map_err(|_| NlriError::Length(bits))?;
-                Destination::V4(net.trunc())
-            }
+            Family::Ipv4 => Destination::V4(ipv4(entry, bits)?),
             Family::Ipv6 => Destination::V6(ipv6(entry, bits)?),
-            Family::Vpn6 => {
+            Family::Vpn6 | Family::Vpn4 => {
                 let (head, prefix) = entry
                     .split_first_chunk::<11>()
                     .ok_or(NlriError::Length(bits))?;
@@ -77,7 +73,10 @@ pub fn decode(
                 let length = bits
                     .checked_sub(VPN_HEAD_BITS)
                     .ok_or(NlriError::Length(bits))?;
-                Destination::Vpn6(rd, ipv6(prefix, length)?)
+                match family {
+                    Family::Vpn4 => Destination::Vpn4(rd, ipv4(prefix, length)?),
+                    _ => Destination::Vpn6(rd, ipv6(prefix, length)?),
+                }
             }
         };
         out.push(Nlri {
@@ -93,19 +92,11 @@ pub fn encode(nlri: &Nlri, add_path: bool, withdrawn: bool, out: &mut Vec<u8>) {
     if add_path {
         out.extend(nlri.path_id.to_be_bytes());
     }
-    let (length, octets) = match nlri.destination {
-        Destination::V4(net) => {
-            out.push(net.prefix_len());
-            let used = usize::from(net.prefix_len()).div_ceil(8);
-            out.extend(&net.addr().octets()[..used]);
-            return;
-        }
-        Destination::V6(net) => {
-            out.push(net.prefix_len());
-            (net.prefix_len(), net.addr().octets())
-        }
-        Destination::Vpn6(rd, net) => {
-            out.push(net.prefix_len() + VPN_HEAD_BITS);
+    let prefix = nlri.destination.prefix();
+    match nlri.destination.distinguisher() {
+        None => out.push(prefix.prefix_len()),
+        Some(rd) => {
+            out.push(prefix.prefix_len() + VPN_HEAD_BITS);
             // RFC 8277 §2.4: a withdrawn route's label is 0x800000 and is ignored.
             let withdrawn_field = [0x80, 0, 0];
             out.extend(if withdrawn {
@@ -114,10 +105,19 @@ pub fn encode(nlri: &Nlri, add_path: bool, withdrawn: bool, out: &mut Vec<u8>) {
                 nlri.label.field()
             });
             out.extend(rd.0.to_be_bytes());
-            (net.prefix_len(), net.addr().octets())
         }
-    };
-    out.extend(&octets[..usize::from(length).div_ceil(8)]);
+    }
+    let used = usize::from(prefix.prefix_len()).div_ceil(8);
+    match prefix {
+        IpNet::V4(net) => out.extend(&net.addr().octets()[..used]),
+        IpNet::V6(net) => out.extend(&net.addr().octets()[..used]),
+    }
+}
+
+fn ipv4(octets: &[u8], bits: u8) -> Result<Ipv4Net, NlriError> {
+    let address = Ipv4Addr::from(padded::<4>(octets).ok_or(NlriError::Length(bits))?);
+    let net = Ipv4Net::new(address, bits).map_err(|_| NlriError::Length(bits))?;
+    Ok(net.trunc())
 }
 
 fn ipv6(octets: &[u8], bits: u8) -> Result<Ipv6Net, NlriError> {

@@ -56,6 +56,10 @@ pub fn write(now: Instant, input: &Input) -> String {
                 hex(&export.service.encode()),
                 export.label.number()
             )
+            .and_then(|()| match &export.ipv4 {
+                Some(service) => write!(line, " {}", hex(&service.encode())),
+                None => Ok(()),
+            })
         }
         Input::Unexport(rd) => write!(line, "unexport {rd}"),
         Input::Refresh(id, family) => write!(line, "refresh {} {family}", id.0),
@@ -94,13 +98,20 @@ fn parse(words: &[&str]) -> Option<(Instant, Input)> {
         ["timeout"] => Input::Timeout,
         ["originate", prefix] => Input::Originate(get(prefix)?),
         ["retract", prefix] => Input::Retract(get(prefix)?),
-        ["export", rd, from, targets, service, label] => {
+        ["export", rd, from, targets, service, label, ref ipv4 @ ..] => {
+            let service_of = |text| Service::decode(&octets_of(text)?).ok()?;
+            let ipv4 = match ipv4 {
+                [] => None,
+                [service] => Some(service_of(service)?),
+                _ => return None,
+            };
             let targets = targets.split(',').filter(|text| !text.is_empty());
             let export = VpnExport {
                 from: neighbour(from)?,
                 targets: targets.map(get).collect::<Option<_>>()?,
-                service: Service::decode(&octets_of(service)?).ok()??,
+                service: service_of(service)?,
                 label: Label::new(get(label)?)?,
+                ipv4,
             };
             Input::Export(get::<RouteDistinguisher>(rd)?, export)
         }
@@ -201,6 +212,11 @@ mod tests {
             targets: vec!["65000:1".parse().unwrap(), "192.0.2.1:2".parse().unwrap()],
             service,
             label,
+            ipv4: None,
+        };
+        let both = VpnExport {
+            ipv4: Some(service),
+            ..export.clone()
         };
         for input in [
             Input::Start(id),
@@ -217,6 +233,7 @@ mod tests {
             Input::Originate("10.0.0.0/8".parse().unwrap()),
             Input::Retract("2001:db8::/32".parse().unwrap()),
             Input::Export("65000:7".parse().unwrap(), export),
+            Input::Export("65000:7".parse().unwrap(), both),
             Input::Unexport("65000:7".parse().unwrap()),
             Input::Refresh(id, Family::Vpn6),
             Input::Unreachable(vec![

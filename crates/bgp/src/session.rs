@@ -474,13 +474,19 @@ impl Session {
             add_path: add_path.clone(),
             families: families.clone(),
         };
-        let ipv4 = codec_family(Family::Ipv4);
         self.encoding = Encoding {
             four_octet: agreed.four_octet_as,
             internal: self.config.local_asn == self.config.remote_asn,
             families,
             add_path,
-            extended_next_hop: agreed.extended_nexthop_families.contains_key(&ipv4),
+            extended_next_hop: [Family::Ipv4, Family::Vpn4]
+                .into_iter()
+                .filter(|of| {
+                    agreed
+                        .extended_nexthop_families
+                        .contains_key(&codec_family(*of))
+                })
+                .collect(),
             extended_messages: self.negotiated.extended_messages,
         };
         if self.negotiated.extended_messages {
@@ -527,6 +533,7 @@ fn codec_family(family: Family) -> (codec::Afi, codec::Safi) {
         Family::Ipv4 => (codec::Afi::Ipv4, codec::Safi::Unicast),
         Family::Ipv6 => (codec::Afi::Ipv6, codec::Safi::Unicast),
         Family::Vpn6 => (codec::Afi::Ipv6, codec::Safi::MplsVpn),
+        Family::Vpn4 => (codec::Afi::Ipv4, codec::Safi::MplsVpn),
     }
 }
 

@@ -32,8 +32,8 @@ pub(crate) struct Encoding {
     pub(crate) families: Vec<Family>,
     /// The families in which received NLRI have path identifiers.
     pub(crate) add_path: Vec<Family>,
-    /// IPv4 routes may have an IPv6 next hop (RFC 8950).
-    pub(crate) extended_next_hop: bool,
+    /// The families of IPv4 routes that may have an IPv6 next hop (RFC 8950).
+    pub(crate) extended_next_hop: Vec<Family>,
     /// Messages may have up to 65,535 octets (RFC 8654).
     pub(crate) extended_messages: bool,
 }
@@ -366,12 +366,13 @@ fn decode_reach<'a>(value: &'a [u8], encoding: &Encoding) -> Result<Reach<'a>, U
     })
 }
 
-/// RFC 4760, RFC 2545 §3, RFC 4659 §3.2.1, RFC 8950 §3.
+/// RFC 4760, RFC 2545 §3, RFC 4364 §4.3.2, RFC 4659 §3.2.1, RFC 8950 §3.
 fn next_hop_lengths(family: Family) -> &'static [usize] {
     match family {
         Family::Ipv4 => &[4, 16, 32],
         Family::Ipv6 => &[16, 32],
         Family::Vpn6 => &[24, 48],
+        Family::Vpn4 => &[12, 24, 48],
     }
 }
 
@@ -387,8 +388,12 @@ fn decode_next_hop(family: Family, octets: &[u8]) -> Option<(IpAddr, Option<Ipv6
         (Family::Ipv4 | Family::Ipv6, 16) => (v6(octets)?.into(), None),
         (Family::Ipv4 | Family::Ipv6, 32) => (v6(&octets[..16])?.into(), v6(&octets[16..])),
         // Each address follows a route distinguisher of zero (RFC 4659 §3.2.1).
-        (Family::Vpn6, 24) => (v6(&octets[8..])?.into(), None),
-        (Family::Vpn6, 48) => (v6(&octets[8..24])?.into(), v6(&octets[32..])),
+        (Family::Vpn4, 12) => {
+            let octets: [u8; 4] = octets[8..].try_into().ok()?;
+            (IpAddr::V4(Ipv4Addr::from(octets)), None)
+        }
+        (Family::Vpn6 | Family::Vpn4, 24) => (v6(&octets[8..])?.into(), None),
+        (Family::Vpn6 | Family::Vpn4, 48) => (v6(&octets[8..24])?.into(), v6(&octets[32..])),
         _ => return None,
     };
     // Some senders leave one half empty, others put the link-local address first (RFC 2545 §3).
@@ -556,10 +561,11 @@ pub(crate) fn announce(
     out: &mut Vec<u8>,
 ) -> Result<(), String> {
     let in_body = family == Family::Ipv4 && attributes.next_hop.is_ipv4();
-    if family == Family::Ipv4 && !in_body && !encoding.extended_next_hop {
-        return Err(
-            "the neighbour does not support IPv6 next hops for IPv4 routes (RFC 8950)".to_owned(),
-        );
+    let is_extended = family.afi() == Family::Ipv4.afi() && attributes.next_hop.is_ipv6();
+    if is_extended && !encoding.extended_next_hop.contains(&family) {
+        return Err(format!(
+            "the neighbour does not support IPv6 next hops for {family} routes (RFC 8950)"
+        ));
     }
     let mut rest = Vec::new();
     encode_path_attributes(
@@ -687,12 +693,14 @@ fn for_chunks(list: &[Nlri], room: usize, withdrawn: bool, mut with: impl FnMut(
 fn put_next_hop(attributes: &Attributes, family: Family, out: &mut Vec<u8>) {
     let mut octets = Vec::with_capacity(48);
     let distinguisher: &[u8] = match family {
-        Family::Vpn6 => &[0; 8],
+        Family::Vpn6 | Family::Vpn4 => &[0; 8],
         _ => &[],
     };
     octets.extend(distinguisher);
     match attributes.next_hop {
-        IpAddr::V4(address) if family == Family::Ipv4 => octets.extend(address.octets()),
+        IpAddr::V4(address) if family.afi() == Family::Ipv4.afi() => {
+            octets.extend(address.octets());
+        }
         IpAddr::V4(address) => octets.extend(address.to_ipv6_mapped().octets()),
         IpAddr::V6(address) => octets.extend(address.octets()),
     }

@@ -41,7 +41,7 @@ struct Tracked {
 /// The next hop on which a path depends; `None`: the path needs no resolution.
 pub(super) fn next_hop_of(destination: &Destination, path: &Path) -> Option<NextHop> {
     match (destination, path.source) {
-        (Destination::Vpn6(..), _) | (_, Source::Local) => None,
+        (Destination::Vpn6(..) | Destination::Vpn4(..), _) | (_, Source::Local) => None,
         (_, Source::Neighbour(id)) => Some((id, path.attributes.next_hop)),
     }
 }
@@ -72,7 +72,7 @@ impl NextHops {
         let new = match destination {
             Destination::V4(net) => self.v4.insert(key4(known.number, net)),
             Destination::V6(net) => self.v6.insert(key6(known.number, net)),
-            Destination::Vpn6(..) => false,
+            Destination::Vpn6(..) | Destination::Vpn4(..) => false,
         };
         known.routes += usize::from(new);
     }
@@ -86,7 +86,7 @@ impl NextHops {
         let removed = match destination {
             Destination::V4(net) => self.v4.remove(&key4(known.number, net)),
             Destination::V6(net) => self.v6.remove(&key6(known.number, net)),
-            Destination::Vpn6(..) => false,
+            Destination::Vpn6(..) | Destination::Vpn4(..) => false,
         };
         known.routes -= usize::from(removed);
         if known.routes == 0 {

@@ -44,16 +44,35 @@ pub struct NeighbourConfig {
     pub track_routes: bool,
 }
 
-/// Makes VPN routes of a neighbour's IPv6 routes.
+/// Makes VPN routes of a neighbour's routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VpnExport {
     /// The neighbour whose routes are exported.
     pub from: NeighbourId,
     pub targets: Vec<RouteTarget>,
-    /// The SRv6 service to advertise.
+    /// The SRv6 service of IPv6 routes.
     pub service: Service,
-    /// The transposed bits of the SID, or implicit null.
+    /// The transposed bits of its SID, or implicit null.
     pub label: Label,
+    /// The SRv6 service of IPv4 routes, without transposed bits; `None`: they stay unicast routes.
+    pub ipv4: Option<Service>,
+}
+
+impl VpnExport {
+    /// The service of routes of a family, VPN or not; `None`: no VPN routes are made of them.
+    pub(super) fn service_for(&self, family: Family) -> Option<Service> {
+        match family {
+            Family::Ipv4 | Family::Vpn4 => self.ipv4,
+            Family::Ipv6 | Family::Vpn6 => Some(self.service),
+        }
+    }
+
+    pub(super) fn label_for(&self, family: Family) -> Label {
+        match family {
+            Family::Ipv4 | Family::Vpn4 => Label::IMPLICIT_NULL,
+            Family::Ipv6 | Family::Vpn6 => self.label,
+        }
+    }
 }
 
 /// Which side opened a connection.

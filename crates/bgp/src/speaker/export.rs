@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use ipnet::Ipv6Net;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::{
     ConnectionId, Direction, Event, Neighbour, NotAdvertised, Speaker, VpnExport,
@@ -51,8 +51,12 @@ struct Exported<'a> {
     vpn: Option<&'a VpnExport>,
 }
 
-/// Identifies computed attributes: source attributes, changes, VPN.
-type Key = (usize, AttributeChanges, Option<RouteDistinguisher>);
+/// Identifies computed attributes: source attributes, changes, VPN, whose families have services of their own.
+type Key = (
+    usize,
+    AttributeChanges,
+    Option<(RouteDistinguisher, Family)>,
+);
 
 impl AdjRibOut {
     pub(super) fn len(&self) -> usize {
@@ -105,10 +109,20 @@ impl AdjRibOut {
     /// batch, so that VPN routes which change all the time do not hold up the others.
     fn next_batch(&mut self) -> Vec<Destination> {
         let mut batch = Vec::new();
+        let [_, first_vpn4] = Destination::first_of_vpn(RouteDistinguisher(0));
         while batch.len() < VPN_BATCH
-            && let Some(Destination::Vpn6(..)) = self.pending.last()
+            && let Some(last) = self.pending.last().filter(|last| last.is_vpn())
         {
-            batch.extend(self.pending.pop_last());
+            // Half of them are of IPv4 where both families wait.
+            let last = match batch.len() < VPN_BATCH / 2 {
+                true => *last,
+                false => {
+                    let others = self.pending.range(..first_vpn4).next_back();
+                    *others.filter(|other| other.is_vpn()).unwrap_or(last)
+                }
+            };
+            self.pending.remove(&last);
+            batch.push(last);
         }
         batch.reverse();
         while batch.len() < BATCH
@@ -187,13 +201,11 @@ impl Speaker {
                     .pending
                     .extend(all.filter(|d| d.family() == family));
             }
-            Family::Vpn6 => {
+            Family::Vpn6 | Family::Vpn4 => {
                 for (rd, export) in &self.exports {
-                    let source = Source::Neighbour(export.from);
-                    let all = of_neighbour(&self.rib, source);
-                    adj_rib_out
-                        .pending
-                        .extend(all.map(|net| Destination::Vpn6(*rd, net)));
+                    let all = exported_prefixes(&self.rib, export, family);
+                    let all = all.map(|net| Destination::vpn(*rd, net));
+                    adj_rib_out.pending.extend(all);
                 }
             }
         }
@@ -216,13 +228,14 @@ impl Speaker {
     }
 
     pub(super) fn export(&mut self, rd: RouteDistinguisher, export: VpnExport) {
-        let source = Source::Neighbour(export.from);
         self.unexport(rd);
+        let families = [Family::Vpn6, Family::Vpn4].into_iter();
+        let all = families.flat_map(|family| exported_prefixes(&self.rib, &export, family));
+        let all: Vec<IpNet> = all.collect();
         self.exports.insert(rd, export);
-        let all: Vec<Ipv6Net> = of_neighbour(&self.rib, source).collect();
         for neighbour in &mut self.neighbours {
             for prefix in &all {
-                neighbour.enqueue(Destination::Vpn6(rd, *prefix));
+                neighbour.enqueue(Destination::vpn(rd, *prefix));
             }
         }
     }
@@ -232,13 +245,16 @@ impl Speaker {
             return;
         }
         for neighbour in &mut self.neighbours {
-            let first = Destination::Vpn6(rd, Ipv6Net::default());
-            let advertised = neighbour.adj_rib_out.routes.range(first..);
-            let advertised: Vec<Destination> = advertised
-                .map(|(destination, _)| *destination)
-                .take_while(|d| matches!(d, Destination::Vpn6(of, _) if *of == rd))
-                .collect();
-            neighbour.adj_rib_out.pending.extend(advertised);
+            for first in Destination::first_of_vpn(rd) {
+                let of_vpn =
+                    |d: &Destination| d.family() == first.family() && d.distinguisher() == Some(rd);
+                let advertised = neighbour.adj_rib_out.routes.range(first..);
+                let advertised: Vec<Destination> = advertised
+                    .map(|(destination, _)| *destination)
+                    .take_while(of_vpn)
+                    .collect();
+                neighbour.adj_rib_out.pending.extend(advertised);
+            }
         }
     }
 
@@ -342,13 +358,13 @@ impl Speaker {
     ) -> Option<(Arc<Attributes>, Label)> {
         let neighbour = &self.neighbours[usize::from(id.0)];
         let exported = self.exported(id, neighbour, destination)?;
-        let label = exported.vpn.map_or(Label::default(), |vpn| vpn.label);
-        let rd = match destination {
-            Destination::Vpn6(rd, _) => Some(*rd),
-            _ => None,
-        };
+        let label = exported
+            .vpn
+            .map_or(Label::default(), |vpn| vpn.label_for(destination.family()));
+        let vpn = destination.distinguisher();
+        let vpn = vpn.map(|rd| (rd, destination.family()));
         let pointer = Arc::as_ptr(&exported.path.attributes) as usize;
-        let key = (pointer, exported.changes.clone(), rd);
+        let key = (pointer, exported.changes.clone(), vpn);
         if let Some(attributes) = made.get(&key) {
             return Some((Arc::clone(attributes), label));
         }
@@ -364,16 +380,17 @@ impl Speaker {
         neighbour: &Neighbour,
         destination: &Destination,
     ) -> Option<Exported<'a>> {
-        if let Destination::Vpn6(rd, prefix) = destination {
+        if let Some(rd) = destination.distinguisher() {
             if neighbour.external {
                 return None;
             }
-            let export = self.exports.get(rd)?;
+            let export = self.exports.get(&rd)?;
+            export.service_for(destination.family())?;
             let source = Source::Neighbour(export.from);
             let peers = peer_attributes(&self.neighbours);
-            let path = self
-                .rib
-                .best_from(&Destination::V6(*prefix), source, &peers)?;
+            let path =
+                self.rib
+                    .best_from(&Destination::unicast(destination.prefix()), source, &peers)?;
             let changes = AttributeChanges::default();
             return may_leave(path, false).then_some(Exported {
                 path,
@@ -415,7 +432,7 @@ impl Speaker {
         let old = &*exported.path.attributes;
         let changes = &exported.changes;
         let own = neighbour.config.next_hop.or(neighbour.local());
-        let own = own.filter(|address| family == Family::Ipv4 || address.is_ipv6());
+        let own = own.filter(|address| family.afi() == Family::Ipv4.afi() || address.is_ipv6());
         let mut new = Attributes {
             link_local: None,
             // It is this router that drops.
@@ -456,7 +473,7 @@ impl Speaker {
             let others = old.extended.iter().copied();
             let others = others.filter(|&c| RouteTarget::of_community(c).is_none());
             new.extended = others.chain(vpn.targets.iter().map(|t| t.0)).collect();
-            new.service = Some(vpn.service);
+            new.service = vpn.service_for(family);
         }
         Some(new)
     }
@@ -468,15 +485,23 @@ fn may_leave(path: &Path, external: bool) -> bool {
     !(has(NO_ADVERTISE) || external && (has(NO_EXPORT) || has(NO_EXPORT_SUBCONFED)))
 }
 
-/// The IPv6 prefixes received from a neighbour.
-fn of_neighbour(rib: &crate::rib::Rib, source: Source) -> impl Iterator<Item = Ipv6Net> {
-    rib.from(Destination::V6(Ipv6Net::default()))
-        .map_while(|(destination, paths)| match destination {
-            Destination::V6(net) => Some((*net, paths)),
-            _ => None,
-        })
+/// The prefixes received from a neighbour of which VPN routes of a family are made.
+fn exported_prefixes(
+    rib: &crate::rib::Rib,
+    export: &VpnExport,
+    family: Family,
+) -> impl Iterator<Item = IpNet> {
+    let first = match family {
+        Family::Ipv4 | Family::Vpn4 => Destination::V4(Ipv4Net::default()),
+        Family::Ipv6 | Family::Vpn6 => Destination::V6(Ipv6Net::default()),
+    };
+    let source = Source::Neighbour(export.from);
+    let all = export.service_for(family).map(|_| rib.from(first));
+    all.into_iter()
+        .flatten()
+        .take_while(move |(destination, _)| destination.family() == first.family())
         .filter(move |(_, paths)| paths.iter().any(|path| path.source == source))
-        .map(|(net, _)| net)
+        .map(|(destination, _)| destination.prefix())
 }
 
 fn nlri(destination: Destination, label: Label) -> Nlri {

@@ -237,7 +237,8 @@ impl Speaker {
     }
 
     fn is_watched(&self, destination: &Destination) -> bool {
-        matches!(destination, Destination::Vpn6(rd, _) if self.watched.contains(rd))
+        let rd = destination.distinguisher();
+        rd.is_some_and(|rd| self.watched.contains(&rd))
     }
 
     /// Applies the import policy to all routes of a neighbour again, as received.

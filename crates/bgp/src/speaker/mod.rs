@@ -25,7 +25,7 @@ use std::{
     time::Duration,
 };
 
-use ipnet::{IpNet, Ipv6Net};
+use ipnet::IpNet;
 use keiro_units::Instant;
 
 use crate::{
@@ -293,9 +293,14 @@ impl Speaker {
     }
 
     /// The VPN routes that are made of a prefix.
-    pub fn exports_of(&self, prefix: Ipv6Net) -> impl Iterator<Item = Destination> + '_ {
-        let distinguishers = self.exports.keys();
-        distinguishers.map(move |rd| Destination::Vpn6(*rd, prefix))
+    pub fn exports_of(&self, prefix: IpNet) -> impl Iterator<Item = Destination> + '_ {
+        let made = self.exports.iter().filter_map(move |(rd, export)| {
+            let destination = Destination::vpn(*rd, prefix);
+            export
+                .service_for(destination.family())
+                .map(|_| destination)
+        });
+        made
     }
 
     /// The local address of the neighbour's session; `None`: it is down.
@@ -513,7 +518,7 @@ impl Speaker {
     fn on_route_changed(&mut self, source: Source, destination: Destination, changed: RouteChange) {
         if changed.best {
             self.changes.best.insert(destination);
-            if !matches!(destination, Destination::Vpn6(..)) {
+            if !destination.is_vpn() {
                 let holds = self.holds_best_paths;
                 for neighbour in &mut self.neighbours {
                     match holds {
@@ -532,12 +537,14 @@ impl Speaker {
         if self.neighbours[usize::from(id.0)].config.track_routes {
             self.changes.by_neighbour.insert((id, destination));
         }
-        if let Destination::V6(prefix) = destination {
-            for (rd, export) in &self.exports {
-                if export.from == id {
-                    for neighbour in &mut self.neighbours {
-                        neighbour.enqueue(Destination::Vpn6(*rd, prefix));
-                    }
+        if destination.is_vpn() {
+            return;
+        }
+        for (rd, export) in &self.exports {
+            let vpn = Destination::vpn(*rd, destination.prefix());
+            if export.from == id && export.service_for(vpn.family()).is_some() {
+                for neighbour in &mut self.neighbours {
+                    neighbour.enqueue(vpn);
                 }
             }
         }

@@ -16,6 +16,7 @@ use crate::{
 
 const V6: &[Family] = &[Family::Ipv6];
 const BOTH: &[Family] = &[Family::Ipv6, Family::Vpn6];
+const UNICAST: &[Family] = &[Family::Ipv4, Family::Ipv6];
 
 fn originate(network: &mut Network, node: usize, prefix: &str) {
     network.hand(node, Input::Originate(prefix.parse().unwrap()));
@@ -27,35 +28,45 @@ fn retract(network: &mut Network, node: usize, prefix: &str) {
     network.settle();
 }
 
-fn track_routes(asn: u32) -> NeighbourConfig {
+fn track_routes(asn: u32, families: &[Family]) -> NeighbourConfig {
     NeighbourConfig {
         track_routes: true,
-        ..neighbour(asn, V6)
+        ..neighbour(asn, families)
     }
 }
 
 /// Two transits, the border router, and the server.
 fn suite() -> (Network, [NeighbourId; 2]) {
-    suite_with(true)
+    suite_with(true, V6, BOTH)
 }
 
-/// The same; whether the border router offers extended messages to the first transit and the server.
-fn suite_with(extended_messages: bool) -> (Network, [NeighbourId; 2]) {
+/// The same; whether the border router offers extended messages to the first transit and the server, and
+/// the families of transits and server.
+fn suite_with(
+    extended_messages: bool,
+    outside: &[Family],
+    inside: &[Family],
+) -> (Network, [NeighbourId; 2]) {
     let mut network = Network::new();
     let (a, b) = (network.add(65001), network.add(65002));
     let (border, server) = (network.add(65000), network.add(65000));
     let of_a = NeighbourConfig {
         extended_messages,
-        ..track_routes(65001)
+        ..track_routes(65001, outside)
     };
-    let (at_a, _) = network.join(border, a, of_a, neighbour(65000, V6));
-    let (at_b, _) = network.join(border, b, track_routes(65002), neighbour(65000, V6));
-    let inside = NeighbourConfig {
+    let (at_a, _) = network.join(border, a, of_a, neighbour(65000, outside));
+    let (at_b, _) = network.join(
+        border,
+        b,
+        track_routes(65002, outside),
+        neighbour(65000, outside),
+    );
+    let of_server = NeighbourConfig {
         next_hop_self: true,
         extended_messages,
-        ..neighbour(65000, BOTH)
+        ..neighbour(65000, inside)
     };
-    network.join(border, server, inside, neighbour(65000, BOTH));
+    network.join(border, server, of_server, neighbour(65000, inside));
     network.start_all();
     (network, [at_a, at_b])
 }
@@ -76,11 +87,12 @@ fn export(from: NeighbourId, function: u16, transposed: u8) -> VpnExport {
         targets: vec![format!("65000:{function}").parse().unwrap()],
         service,
         label,
+        ipv4: None,
     }
 }
 
 fn vpn(rd: &str, prefix: &str) -> Destination {
-    Destination::Vpn6(rd.parse().unwrap(), prefix.parse().unwrap())
+    Destination::vpn(rd.parse().unwrap(), prefix.parse().unwrap())
 }
 
 #[test]
@@ -121,6 +133,53 @@ fn every_peers_route_reaches_the_server_with_its_own_sid() {
     network.hand(2, Input::Unexport("65000:2".parse().unwrap()));
     network.settle();
     assert_eq!(network.nodes[3].prefixes(), ["2001:db8:c::/48"]);
+}
+
+#[test]
+fn ipv4_routes_reach_the_server_with_sids_of_their_own_and_ipv6_next_hops() {
+    let prefix = "192.0.2.0/24";
+    let (mut network, [at_a, at_b]) = suite_with(true, UNICAST, &Family::ALL);
+    let sid = |function: u16| format!("2001:db8:a:1:{function:x}::").parse().unwrap();
+    let of_ipv4 = |function| Service {
+        sid: sid(function),
+        behaviour: 19,
+        structure: None,
+    };
+    for (id, number) in [(at_a, 1), (at_b, 2)] {
+        let rd: RouteDistinguisher = format!("65000:{number}").parse().unwrap();
+        let both = VpnExport {
+            ipv4: Some(of_ipv4(0x8000 | number)),
+            ..export(id, number, 16)
+        };
+        network.hand(2, Input::Export(rd, both));
+    }
+    for transit in [0, 1] {
+        originate(&mut network, transit, prefix);
+        originate(&mut network, transit, "2001:db8:c::/48");
+    }
+    let server = &network.nodes[3].speaker;
+    let border = network.nodes[2].address;
+    for (rd, function) in [("65000:1", 1), ("65000:2", 2)] {
+        for (prefix, function) in [(prefix, 0x8000 | function), ("2001:db8:c::/48", function)] {
+            let path = server.rib().best(&vpn(rd, prefix)).unwrap();
+            let service = path.attributes.service.unwrap();
+            assert_eq!(service.sid(path.label), sid(function), "{rd} {prefix}");
+            assert_eq!(path.attributes.next_hop, border);
+        }
+    }
+    // Without a service for it, IPv4 is withdrawn, and IPv6 stays.
+    let rd: RouteDistinguisher = "65000:1".parse().unwrap();
+    network.hand(2, Input::Export(rd, export(at_a, 1, 16)));
+    network.settle();
+    let of_server = || network.nodes[3].prefixes();
+    assert!(!of_server().contains(&format!("65000:1 {prefix}")));
+    assert!(of_server().contains(&"65000:1 2001:db8:c::/48".to_owned()));
+    retract(&mut network, 1, prefix);
+    network.hand(2, Input::Unexport("65000:2".parse().unwrap()));
+    network.settle();
+    let left = network.nodes[3].prefixes();
+    let expected = [prefix, "2001:db8:c::/48", "65000:1 2001:db8:c::/48"];
+    assert_eq!(left, expected);
 }
 
 #[test]
@@ -192,7 +251,7 @@ fn long_route(number: u8, octets: usize) -> Vec<u8> {
 
 #[test]
 fn a_route_that_does_not_fit_into_a_message_is_reported_and_counted() {
-    let (mut network, [at_a, at_b]) = suite_with(false);
+    let (mut network, [at_a, at_b]) = suite_with(false, V6, BOTH);
     let (border, inside) = (2, NeighbourId(2));
     let rd: RouteDistinguisher = "65000:2".parse().unwrap();
     network.hand(border, Input::Export(rd, export(at_b, 0x200, 0)));
@@ -408,7 +467,7 @@ fn transits_get_our_prefixes_and_each_others_only_if_allowed() {
         let asn = 65001 + transit as u32;
         let config = NeighbourConfig {
             export: own.clone(),
-            ..track_routes(asn)
+            ..track_routes(asn, V6)
         };
         network.join(border, transit, config, neighbour(65000, V6));
     }
