@@ -38,10 +38,14 @@ pub struct Asbr {
     peers: BTreeMap<PeerIndex, EgressPeer>,
     /// Peers that have a segment.
     segments: BTreeSet<PeerIndex>,
+    /// Of these, those that have one for IPv4 too.
+    ipv4_segments: BTreeSet<PeerIndex>,
 }
 
 /// End.DT6 (RFC 8986 §10.2): looks the inner packet up in a table.
 const END_DT6: u16 = 18;
+/// End.DT4: the same for IPv4.
+const END_DT4: u16 = 19;
 /// End.DX6: sends the inner packet to a neighbour.
 const END_DX6: u16 = 16;
 
@@ -53,6 +57,7 @@ impl Asbr {
                 .zip(config.peers.iter().cloned())
                 .collect(),
             segments: BTreeSet::new(),
+            ipv4_segments: BTreeSet::new(),
             config,
         }
     }
@@ -60,6 +65,14 @@ impl Asbr {
     fn peer_of(&self, id: NeighbourId) -> Option<PeerIndex> {
         let peer = PeerIndex(usize::from(id.0));
         self.peers.contains_key(&peer).then_some(peer)
+    }
+
+    /// Whether a peer's table has routes to destinations like this one.
+    fn has_table_for(&self, peer: PeerIndex, destination: &Destination) -> bool {
+        match destination.prefix() {
+            IpNet::V4(_) => self.ipv4_segments.contains(&peer),
+            IpNet::V6(_) => true,
+        }
     }
 
     fn open(&mut self, peer: PeerIndex, forwarding: &mut dyn Forwarding) -> Option<Input> {
@@ -70,6 +83,17 @@ impl Asbr {
             return None;
         }
         self.segments.insert(peer);
+        let ipv4_sid = config.ipv4_sid.filter(|sid| {
+            let added = forwarding.add_segment(peer, *sid);
+            if let Err(error) = &added {
+                let name = &config.neighbour.name;
+                tracing::error!(peer = name, %error, "no segment: its IPv4 routes are not exported");
+            }
+            added.is_ok()
+        });
+        if ipv4_sid.is_some() {
+            self.ipv4_segments.insert(peer);
+        }
         let export = VpnExport {
             from: id_of(peer),
             targets: vec![config.rt],
@@ -82,6 +106,11 @@ impl Asbr {
                 structure: None,
             },
             label: Label::IMPLICIT_NULL,
+            ipv4: ipv4_sid.map(|sid| Service {
+                sid,
+                behaviour: END_DT4,
+                structure: None,
+            }),
         };
         Some(Input::Export(config.rd, export))
     }
@@ -91,8 +120,12 @@ impl Asbr {
             return None;
         }
         let config = &self.peers[&peer];
-        if let Err(error) = forwarding.remove_segment(peer, config.sid) {
-            tracing::error!(peer = config.neighbour.name, %error, "a segment stays");
+        // The table goes with the last one.
+        let ipv4_sid = config.ipv4_sid.filter(|_| self.ipv4_segments.remove(&peer));
+        for sid in ipv4_sid.into_iter().chain([config.sid]) {
+            if let Err(error) = forwarding.remove_segment(peer, sid) {
+                tracing::error!(peer = config.neighbour.name, %error, "a segment stays");
+            }
         }
         Some(Input::Unexport(config.rd))
     }
@@ -145,7 +178,7 @@ impl Role for Asbr {
         let key = |peer: &EgressPeer| {
             let interface = peer.interface.clone();
             (
-                peer.sid,
+                (peer.sid, peer.ipv4_sid),
                 peer.behaviour,
                 peer.rd,
                 peer.rt,
@@ -246,10 +279,9 @@ impl Role for Asbr {
         let mut list: Vec<RouteChange> = Vec::with_capacity(changes.by_neighbour.len());
         for (id, destination) in &changes.by_neighbour {
             // A peer without a segment has no table.
-            let Some(peer) = self
-                .peer_of(*id)
-                .filter(|peer| self.segments.contains(peer))
-            else {
+            let peer = self.peer_of(*id);
+            let peer = peer.filter(|peer| self.segments.contains(peer));
+            let Some(peer) = peer.filter(|peer| self.has_table_for(*peer, destination)) else {
                 continue;
             };
             let path = speaker.route_of(*id, destination);
@@ -286,26 +318,30 @@ impl Role for Asbr {
         peers
             .map(|(&at, peer)| {
                 let status = speaker.status(id_of(at));
-                // Its table has IPv6 only, as segments carry nothing else.
-                let routes = status
-                    .routes
-                    .get(&Family::Ipv6)
-                    .copied()
-                    .unwrap_or_default();
-                let sid = self.segments.contains(&at).then_some(peer.sid);
+                let routes_of = |family| status.routes.get(&family).copied().unwrap_or_default();
+                let open = self.segments.contains(&at);
+                let sid = open.then_some(peer.sid);
+                let ipv4_sid = peer.ipv4_sid.filter(|_| self.ipv4_segments.contains(&at));
+                let ipv4 = ipv4_sid.map(|sid| (sid, routes_of(Family::Ipv4)));
+                let segments = [(peer.sid, routes_of(Family::Ipv6))]
+                    .into_iter()
+                    .chain(ipv4);
+                // IPv4 without a segment is not in its table.
+                let routes: usize = segments.clone().map(|(_, routes)| routes).sum();
                 PeerStatus {
                     name: peer.neighbour.name.clone(),
                     rt: peer.rt.to_string(),
                     sid,
-                    segments: sid
-                        .map(|sid| SegmentStatus {
+                    segments: segments
+                        .filter(|_| open)
+                        .map(|(sid, routes)| SegmentStatus {
                             sid,
                             routes,
                             answers: None,
                         })
-                        .into_iter()
                         .collect(),
                     address: None,
+                    ipv4_address: None,
                     stats: Stats(EgressPeerStats {
                         routes: routes as u64,
                         ..EgressPeerStats::default()
@@ -331,14 +367,19 @@ impl Role for Asbr {
             PeerExplanation {
                 name: peer.neighbour.name.clone(),
                 address: None,
+                ipv4_address: None,
                 prefix: found.map(|(prefix, _)| prefix),
                 via: found
-                    .filter(|(_, path)| path.reachable && self.segments.contains(at))
+                    .filter(|(of, path)| {
+                        let there = self.segments.contains(at)
+                            && self.has_table_for(*at, &Destination::unicast(*of));
+                        path.reachable && there
+                    })
                     .map(|(of, path)| via(path, of, Some(*at)).to_string()),
                 paths: paths.into_iter().collect(),
                 unused: match asked {
-                    IpNet::V4(_) => Some(UnusedReason::Ipv4),
-                    IpNet::V6(_) => None,
+                    IpNet::V4(_) if peer.ipv4_sid.is_none() => Some(UnusedReason::Ipv4),
+                    _ => None,
                 },
                 kernel: None,
             }
@@ -353,7 +394,7 @@ impl Role for Asbr {
         path: &keiro_bgp::rib::Path,
     ) -> Usage {
         let best = best_usage(speaker, destination, path);
-        if matches!(destination, Destination::Vpn6(..)) {
+        if destination.is_vpn() {
             return Err("border routers use no VPN routes".to_owned());
         }
         let Source::Neighbour(id) = path.source else {
@@ -362,8 +403,8 @@ impl Role for Asbr {
         let peer = self.peer_of(id).filter(|at| self.segments.contains(at));
         let of_peer = speaker.route_of(id, destination);
         let in_table = of_peer.is_some_and(|route| std::ptr::eq(route, path));
-        match (peer, destination) {
-            (Some(peer), Destination::V6(_)) if in_table => {
+        match peer {
+            Some(peer) if in_table && self.has_table_for(peer, destination) => {
                 let table = format!("table of {}", self.peers[&peer].neighbour.name);
                 let tables = [table].into_iter().chain(best.into_iter().flatten());
                 Ok(tables.collect())
@@ -407,7 +448,7 @@ pub(crate) fn best_paths(
     let unicast = changes
         .best
         .iter()
-        .filter(|destination| !matches!(destination, Destination::Vpn6(..)));
+        .filter(|destination| !destination.is_vpn());
     let change = |destination: &Destination| {
         let best = speaker.rib().best(destination).and_then(|path| {
             // Routes of this speaker exist on the machine already.

@@ -9,7 +9,6 @@ use std::{
     net::{Ipv4Addr, Ipv6Addr},
 };
 
-use ipnet::Ipv6Net;
 use keiro_bgp::{
     address::{Destination, RouteDistinguisher, RouteTarget},
     rib::Path,
@@ -66,21 +65,22 @@ impl Census {
             None if self.changed => {
                 self.changed = false;
                 self.counting.clear();
-                Destination::Vpn6(RouteDistinguisher(0), Ipv6Net::default())
+                let [first, _] = Destination::first_of_vpn(RouteDistinguisher(0));
+                first
             }
             None => return,
         };
         let mut routes = speaker.rib().from(from);
         let mut last: Option<(Group, usize)> = None;
         for (destination, paths) in routes.by_ref().take(ROUTES_PER_STEP) {
-            let Destination::Vpn6(rd, _) = destination else {
+            let Some(rd) = destination.distinguisher() else {
                 continue;
             };
             for path in paths {
                 match &mut last {
-                    Some((group, count)) if group.has(*rd, speaker, path) => *count += 1,
+                    Some((group, count)) if group.has(rd, speaker, path) => *count += 1,
                     _ => {
-                        let before = last.replace((Group::of(*rd, speaker, path), 1));
+                        let before = last.replace((Group::of(rd, speaker, path), 1));
                         self.add(before);
                     }
                 }

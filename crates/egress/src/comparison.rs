@@ -28,7 +28,7 @@ use std::{
     time::Duration,
 };
 
-use ipnet::Ipv6Net;
+use ipnet::IpNet;
 use keiro_model::welch::{Difference, Moments};
 use keiro_stats_export::Stats;
 use keiro_units::Instant;
@@ -37,6 +37,7 @@ pub use self::stored::{Gathered, Part, StoredEvidence, StoredEvidenceError};
 use crate::{
     stats::ComparisonStats,
     status::{Compared, ComparisonStatus, GoodputComparison, PrefixMode, PrefixStatus},
+    steering::BITS_V4,
 };
 
 /// The settings of the comparison.
@@ -44,7 +45,7 @@ use crate::{
 pub struct Settings {
     /// The share of connections kept single-path, from 0 (off) to 0.5.
     pub held_out: f64,
-    /// The prefix length that groups clients.
+    /// The prefix length that groups clients of IPv6; those of IPv4 have [`BITS_V4`].
     pub prefix_bits: u8,
     /// The maximum number of prefixes; the least recently used one is dropped.
     pub prefixes_max: usize,
@@ -83,7 +84,7 @@ pub struct Assignment {
 /// A prefix and the number of its evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EvidenceKey {
-    prefix: Ipv6Net,
+    prefix: IpNet,
     cycle: u64,
 }
 
@@ -92,9 +93,9 @@ pub struct EvidenceKey {
 pub struct Comparison {
     settings: Settings,
     random: u64,
-    prefixes: BTreeMap<Ipv6Net, Client>,
+    prefixes: BTreeMap<IpNet, Client>,
     /// Prefixes by last use.
-    by_use: BTreeMap<u64, Ipv6Net>,
+    by_use: BTreeMap<u64, IpNet>,
     uses: u64,
     cycles: u64,
     decisions: VecDeque<Compared>,
@@ -224,10 +225,11 @@ impl Comparison {
     }
 
     /// The status of the prefix that covers `asked`, or of prefixes that are part of it.
-    pub fn explain(&self, now: Instant, asked: Ipv6Net) -> Vec<PrefixStatus> {
-        let bits = self.settings.prefix_bits.min(asked.prefix_len());
-        let outer = Ipv6Net::new(asked.network(), bits).expect("bits of an address");
-        let from = Ipv6Net::new(outer.network(), 0).expect("it has none");
+    pub fn explain(&self, now: Instant, asked: IpNet) -> Vec<PrefixStatus> {
+        let bits = self.bits(&asked).min(asked.prefix_len());
+        let outer = IpNet::new(asked.network(), bits).expect("bits of an address");
+        let outer = outer.trunc();
+        let from = IpNet::new(outer.network(), 0).expect("it has none");
         let known = self.prefixes.range(from..);
         let known = known.take_while(|(prefix, _)| outer.contains(*prefix));
         let statuses = known.map(|(prefix, client)| self.status(now, *prefix, client));
@@ -268,13 +270,17 @@ impl Comparison {
         }
     }
 
-    fn prefix(&self, client: IpAddr) -> Option<Ipv6Net> {
-        match client {
-            IpAddr::V6(client) => Ipv6Net::new(client, self.settings.prefix_bits)
-                .ok()
-                .map(|net| net.trunc()),
-            // Tables of egress peers have only IPv6 routes.
-            IpAddr::V4(_) => None,
+    fn prefix(&self, client: IpAddr) -> Option<IpNet> {
+        let host = IpNet::from(client);
+        let prefix = IpNet::new(client, self.bits(&host)).ok()?;
+        Some(prefix.trunc())
+    }
+
+    /// The length of client prefixes of a family.
+    fn bits(&self, of: &IpNet) -> u8 {
+        match of {
+            IpNet::V4(_) => BITS_V4,
+            IpNet::V6(_) => self.settings.prefix_bits,
         }
     }
 
@@ -287,7 +293,7 @@ impl Comparison {
         ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    fn use_of(&mut self, now: Instant, prefix: Ipv6Net) -> &mut Client {
+    fn use_of(&mut self, now: Instant, prefix: IpNet) -> &mut Client {
         self.uses += 1;
         let used = self.uses;
         if !self.prefixes.contains_key(&prefix) {
@@ -323,7 +329,7 @@ impl Comparison {
         }
     }
 
-    fn begin_anew(&mut self, now: Instant, prefix: Ipv6Net) {
+    fn begin_anew(&mut self, now: Instant, prefix: IpNet) {
         self.cycles += 1;
         if let Some(client) = self.prefixes.get_mut(&prefix) {
             client.cycle = self.cycles;
@@ -332,7 +338,7 @@ impl Comparison {
     }
 
     /// Tests the evidence of a prefix if that is due.
-    fn look(&mut self, now: Instant, prefix: Ipv6Net) {
+    fn look(&mut self, now: Instant, prefix: IpNet) {
         let settings = self.settings;
         let Some(client) = self.prefixes.get_mut(&prefix) else {
             return;
@@ -367,7 +373,7 @@ impl Comparison {
 
     fn record_decision(
         &mut self,
-        prefix: Ipv6Net,
+        prefix: IpNet,
         mode: PrefixMode,
         confident: bool,
         evidence: GoodputComparison,
@@ -384,7 +390,7 @@ impl Comparison {
         });
     }
 
-    fn status(&self, now: Instant, prefix: Ipv6Net, client: &Client) -> PrefixStatus {
+    fn status(&self, now: Instant, prefix: IpNet, client: &Client) -> PrefixStatus {
         let waits = client.mode == PrefixMode::SinglePath;
         PrefixStatus {
             prefix,

@@ -176,6 +176,8 @@ pub struct EgressPeer {
     pub neighbour: Neighbour,
     /// The SRv6 segment of this peer.
     pub sid: Ipv6Addr,
+    /// The segment of IPv4 packets; `None`: they take the best path.
+    pub ipv4_sid: Option<Ipv6Addr>,
     pub behaviour: Behaviour,
     /// Distinguishes its routes within the AS.
     pub rd: RouteDistinguisher,
@@ -212,8 +214,46 @@ pub struct EndpointPeer {
     pub table_said: bool,
     /// This server's EPE address: its connections leave by this peer.
     pub address: Ipv6Addr,
+    /// The same for IPv4; `None`: it has none.
+    pub ipv4_address: Option<Ipv4Addr>,
     /// A VRF device of its table; `None`: there is none.
     pub vrf: Option<InterfaceName>,
+}
+
+/// A server's addresses whose connections leave by one egress peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpeAddresses {
+    pub ipv6: Ipv6Addr,
+    /// `None`: IPv4 connections are not announced an address of this peer.
+    pub ipv4: Option<Ipv4Addr>,
+}
+
+impl EpeAddresses {
+    pub fn all(self) -> impl Iterator<Item = IpAddr> {
+        let ipv4 = self.ipv4.map(IpAddr::from);
+        [IpAddr::from(self.ipv6)].into_iter().chain(ipv4)
+    }
+
+    /// The one of a client's family; an IPv4-mapped address is one of IPv4.
+    pub fn of_family(self, client: IpAddr) -> Option<IpAddr> {
+        match client.to_canonical() {
+            IpAddr::V4(_) => self.ipv4.map(IpAddr::from),
+            IpAddr::V6(_) => Some(self.ipv6.into()),
+        }
+    }
+
+    pub fn contains(self, address: IpAddr) -> bool {
+        self.of_family(address) == Some(address.to_canonical())
+    }
+}
+
+impl EndpointPeer {
+    pub fn addresses(&self) -> EpeAddresses {
+        EpeAddresses {
+            ipv6: self.address,
+            ipv4: self.ipv4_address,
+        }
+    }
 }
 
 /// Which daemon a configuration is for.

@@ -538,7 +538,7 @@ impl<R: Role> Daemon<R> {
             self.inputs.extend(inputs);
         }
         let mut changes = self.speaker.take_changes();
-        let is_vpn = |destination: &Destination| matches!(destination, Destination::Vpn6(..));
+        let is_vpn = Destination::is_vpn;
         if changes.best.iter().any(is_vpn) {
             self.health.census.on_changed();
         }

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use ipnet::{IpNet, Ipv6Net};
+use ipnet::IpNet;
 use keiro_bgp::{
     address::{Destination, Family, RouteDistinguisher},
     rib::{NeighbourId, Path},
@@ -77,6 +77,11 @@ impl Endpoint {
         }
     }
 
+    /// Whether IPv4 routes come from any reflector.
+    fn has_ipv4(&self) -> bool {
+        self.config.reflectors.iter().any(Neighbour::has_ipv4)
+    }
+
     /// The peers that import a path, by route target.
     fn peers_of(&self, path: &Path) -> impl Iterator<Item = PeerIndex> {
         let targets: Vec<_> = path.attributes.route_targets().collect();
@@ -91,14 +96,14 @@ impl Endpoint {
         &'a self,
         speaker: &'a Speaker,
         peer: PeerIndex,
-        prefix: Ipv6Net,
+        prefix: IpNet,
     ) -> impl Iterator<Item = (RouteDistinguisher, &'a Path)> {
         let rt = self.peers[&peer].rt;
         let distinguishers = self.distinguishers.iter();
         distinguishers
             .filter(move |(_, peers)| peers.contains(&peer))
             .filter_map(move |(rd, _)| {
-                Some((*rd, speaker.rib().best(&Destination::Vpn6(*rd, prefix))?))
+                Some((*rd, speaker.rib().best(&Destination::vpn(*rd, prefix))?))
             })
             .filter(|(_, path)| path.attributes.service.is_some())
             .filter(move |(_, path)| path.attributes.route_targets().any(|found| found == rt))
@@ -113,7 +118,7 @@ impl Endpoint {
 
     /// The next hop that a peer's table should have for a prefix, and whether connections leave it;
     /// `None`: no route.
-    fn wanted(&self, speaker: &Speaker, peer: PeerIndex, prefix: Ipv6Net) -> Option<(Via, bool)> {
+    fn wanted(&self, speaker: &Speaker, peer: PeerIndex, prefix: IpNet) -> Option<(Via, bool)> {
         let paths = self.paths(speaker, peer, prefix);
         let paths = paths.map(|(_, path)| path);
         let paths: Vec<&Path> = paths.filter(|path| self.is_alive(path)).collect();
@@ -143,16 +148,13 @@ impl Endpoint {
     }
 
     /// Why received routes that cover a prefix are not in a peer's table; `None`: there are none.
-    fn unused(&self, speaker: &Speaker, peer: PeerIndex, asked: Ipv6Net) -> Option<UnusedReason> {
+    fn unused(&self, speaker: &Speaker, peer: PeerIndex, asked: IpNet) -> Option<UnusedReason> {
         let rt = self.peers[&peer].rt;
         let of_peer = self.distinguishers.iter();
         let of_peer = of_peer.filter(|(_, peers)| peers.contains(&peer));
         let rds: Vec<RouteDistinguisher> = of_peer.map(|(rd, _)| *rd).collect();
-        covering(asked.into()).find_map(|prefix| {
-            let IpNet::V6(prefix) = prefix else {
-                return None;
-            };
-            let best = |rd| speaker.rib().best(&Destination::Vpn6(rd, prefix));
+        covering(asked).find_map(|prefix| {
+            let best = |rd| speaker.rib().best(&Destination::vpn(rd, prefix));
             let mut paths = rds.iter().filter_map(|rd| best(*rd));
             let found = paths.find(|path| path.attributes.route_targets().any(|of| of == rt))?;
             match found.attributes.service {
@@ -169,15 +171,15 @@ impl Endpoint {
     /// Records the peers to which changed routes belong.
     fn note_distinguishers(&mut self, speaker: &Speaker, changes: &Changes) {
         for destination in &changes.best {
-            let (Destination::Vpn6(rd, _), Some(path)) =
-                (destination, speaker.rib().best(destination))
+            let (Some(rd), Some(path)) =
+                (destination.distinguisher(), speaker.rib().best(destination))
             else {
                 continue;
             };
             let peers: Vec<PeerIndex> = self.peers_of(path).collect();
             // Routes that no configured peer imports leave no trace.
             if !peers.is_empty() {
-                self.distinguishers.entry(*rd).or_default().extend(peers);
+                self.distinguishers.entry(rd).or_default().extend(peers);
             }
         }
     }
@@ -185,10 +187,10 @@ impl Endpoint {
     /// Peers without any routes: nothing with their distinguishers is announced any more.
     fn bereft(&self, speaker: &Speaker) -> BTreeSet<PeerIndex> {
         let is_announced = |rd: RouteDistinguisher| {
-            let mut from = speaker
-                .rib()
-                .from(Destination::Vpn6(rd, Ipv6Net::default()));
-            matches!(from.next(), Some((Destination::Vpn6(of, _), _)) if *of == rd)
+            Destination::first_of_vpn(rd).into_iter().any(|first| {
+                let next = speaker.rib().from(first).next();
+                next.is_some_and(|(next, _)| next.distinguisher() == Some(rd))
+            })
         };
         let mut bereft: BTreeSet<PeerIndex> = self.tables.keys().copied().collect();
         for (rd, peers) in &self.distinguishers {
@@ -225,7 +227,7 @@ impl Endpoint {
     fn update(
         &mut self,
         speaker: &Speaker,
-        touched: BTreeSet<(PeerIndex, Ipv6Net)>,
+        touched: BTreeSet<(PeerIndex, IpNet)>,
         forwarding: &mut dyn Forwarding,
     ) -> Vec<ForwardingError> {
         let mut list = Vec::with_capacity(touched.len());
@@ -233,15 +235,15 @@ impl Endpoint {
         for (peer, prefix) in touched {
             let wanted = self.wanted(speaker, peer, prefix);
             let (via, drains) = (wanted.map(|(via, _)| via), wanted.is_some_and(|it| it.1));
-            if drains != self.draining.contains(peer, prefix.into()) {
+            if drains != self.draining.contains(peer, prefix) {
                 let of_peer = draining.entry(peer).or_default();
-                of_peer.push((prefix.into(), drains));
+                of_peer.push((prefix, drains));
             }
             let table = self.tables.entry(peer).or_default();
             if table.set(prefix, via) != via {
                 list.push(RouteChange {
                     table: Table::Peer(peer),
-                    destination: prefix.into(),
+                    destination: prefix,
                     via,
                 });
             }
@@ -269,18 +271,18 @@ impl Endpoint {
         &mut self,
         speaker: &Speaker,
         peers: &BTreeSet<PeerIndex>,
-    ) -> BTreeSet<(PeerIndex, Ipv6Net)> {
+    ) -> BTreeSet<(PeerIndex, IpNet)> {
         let mut touched = BTreeSet::new();
         for (destination, _) in speaker.rib().iter() {
-            let (Destination::Vpn6(rd, prefix), Some(path)) =
-                (destination, speaker.rib().best(destination))
+            let (Some(rd), Some(path)) =
+                (destination.distinguisher(), speaker.rib().best(destination))
             else {
                 continue;
             };
             let of_path: Vec<PeerIndex> = self.peers_of(path).collect();
             for peer in of_path.into_iter().filter(|peer| peers.contains(peer)) {
-                self.distinguishers.entry(*rd).or_default().insert(peer);
-                touched.insert((peer, *prefix));
+                self.distinguishers.entry(rd).or_default().insert(peer);
+                touched.insert((peer, destination.prefix()));
             }
         }
         touched
@@ -340,7 +342,10 @@ impl Role for Endpoint {
 
     fn differs(&self, config: &EndpointConfig) -> Reloaded {
         let by_name = |peers: &[EndpointPeer]| -> BTreeMap<String, _> {
-            let terms = |peer: &EndpointPeer| (peer.rt, peer.address, peer.table, peer.vrf);
+            let terms = |peer: &EndpointPeer| {
+                let addresses = (peer.address, peer.ipv4_address);
+                (peer.rt, addresses, peer.table, peer.vrf)
+            };
             let peers = peers.iter();
             peers.map(|peer| (peer.name.clone(), terms(peer))).collect()
         };
@@ -389,7 +394,10 @@ impl Role for Endpoint {
         let mut places = Vec::new();
         let mut new = BTreeSet::new();
         for peer in &config.peers {
-            let key = |peer: &EndpointPeer| (peer.rt, peer.table, peer.address, peer.vrf);
+            let key = |peer: &EndpointPeer| {
+                let addresses = (peer.address, peer.ipv4_address);
+                (peer.rt, peer.table, addresses, peer.vrf)
+            };
             let mut known = self.peers.iter();
             let at = match known.find(|(_, known)| key(known) == key(peer)) {
                 Some((at, _)) => *at,
@@ -487,14 +495,14 @@ impl Role for Endpoint {
             false => self.bereft(speaker),
         };
         let mut errors = self.clear(&bereft, forwarding);
-        let mut touched: BTreeSet<(PeerIndex, Ipv6Net)> = BTreeSet::new();
+        let mut touched: BTreeSet<(PeerIndex, IpNet)> = BTreeSet::new();
         for destination in &changes.best {
-            let Destination::Vpn6(rd, prefix) = destination else {
+            let Some(rd) = destination.distinguisher() else {
                 continue;
             };
-            let peers = self.distinguishers.get(rd).into_iter().flatten();
+            let peers = self.distinguishers.get(&rd).into_iter().flatten();
             for peer in peers.filter(|peer| !bereft.contains(peer)) {
-                touched.insert((*peer, *prefix));
+                touched.insert((*peer, destination.prefix()));
             }
         }
         errors.extend(self.update(speaker, touched, forwarding));
@@ -574,6 +582,7 @@ impl Role for Endpoint {
                     sid: segments.first().map(|most| most.sid),
                     segments,
                     address: Some(peer.address),
+                    ipv4_address: peer.ipv4_address,
                     stats: Stats(EgressPeerStats {
                         routes: table.map_or(0, PeerTable::len) as u64,
                         draining_routes: Some(self.draining.len_of(*at) as u64),
@@ -588,30 +597,28 @@ impl Role for Endpoint {
     fn explain(&self, speaker: &Speaker, asked: IpNet, names: &[&str]) -> Vec<PeerExplanation> {
         let explain = |(at, peer): (&PeerIndex, &EndpointPeer)| {
             let table = self.tables.get(at);
-            let found = covering(asked).find_map(|prefix| match prefix {
-                IpNet::V6(prefix) => Some((prefix, table?.route(&prefix)?)),
-                IpNet::V4(_) => None,
-            });
+            let found = covering(asked).find_map(|prefix| Some((prefix, table?.route(&prefix)?)));
             let paths: Vec<_> = found.map_or(Vec::new(), |(prefix, _)| {
                 self.paths(speaker, *at, prefix).collect()
             });
             let all: Vec<&Path> = paths.iter().map(|(_, path)| *path).collect();
             let best = speaker.best_among(&all);
             let shown = paths.iter().filter_map(|(rd, path)| {
-                let mut status = PathStatus::of(speaker, names, found?.0.into(), best?, path);
+                let mut status = PathStatus::of(speaker, names, found?.0, best?, path);
                 status.distinguisher = Some(rd.to_string());
                 Some(status)
             });
             PeerExplanation {
                 name: peer.name.clone(),
                 address: Some(peer.address),
-                prefix: found.map(|(prefix, _)| prefix.into()),
+                ipv4_address: peer.ipv4_address,
+                prefix: found.map(|(prefix, _)| prefix),
                 via: found.map(|(_, via)| via.to_string()),
                 paths: shown.collect(),
                 unused: match (found, asked) {
-                    (_, IpNet::V4(_)) => Some(UnusedReason::Ipv4),
-                    (None, IpNet::V6(asked)) => self.unused(speaker, *at, asked),
                     (Some(_), _) => None,
+                    (None, IpNet::V4(_)) if !self.has_ipv4() => Some(UnusedReason::Ipv4),
+                    (None, _) => self.unused(speaker, *at, asked),
                 },
                 kernel: None,
             }
@@ -620,9 +627,9 @@ impl Role for Endpoint {
     }
 
     fn usage(&self, speaker: &Speaker, destination: &Destination, path: &Path) -> Usage {
-        let Destination::Vpn6(_, prefix) = destination else {
+        if !destination.is_vpn() {
             return best_usage(speaker, destination, path);
-        };
+        }
         let Some(service) = path.attributes.service else {
             return Err("it has no SRv6 SID".to_owned());
         };
@@ -630,7 +637,7 @@ impl Role for Endpoint {
         let importing: Vec<PeerIndex> = self.peers_of(path).collect();
         let uses = |peer: &&PeerIndex| {
             let table = self.tables.get(*peer);
-            table.and_then(|table| table.route(prefix)) == Some(Via::Segment(sid))
+            table.and_then(|table| table.route(&destination.prefix())) == Some(Via::Segment(sid))
         };
         let tables = importing.iter().filter(uses);
         let tables: Vec<String> = tables

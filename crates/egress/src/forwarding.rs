@@ -164,8 +164,8 @@ pub trait Forwarding: Send {
         0
     }
 
-    /// Whether this host forwards IPv6 packets; `None`: unknown.
-    fn forwards(&self) -> Option<bool> {
+    /// Whether this host forwards IPv6 packets, or IPv4 packets; `None`: unknown.
+    fn forwards(&self, _ipv4: bool) -> Option<bool> {
         None
     }
 

@@ -13,6 +13,7 @@ mod path_manager;
 mod plan;
 mod reconfigure;
 mod routers;
+mod segment_marks;
 mod steering;
 mod underlay_routes;
 mod vrf;
@@ -20,13 +21,13 @@ mod vrf;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     os::fd::{AsFd, BorrowedFd},
     thread,
     time::Duration,
 };
 
-use ipnet::{IpNet, Ipv6Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use keiro_linux::{
     clock,
     epe::{
@@ -44,7 +45,7 @@ use keiro_units::Instant;
 
 use crate::{
     comparison::Comparison,
-    config::{AsbrConfig, EndpointConfig, Mptcp},
+    config::{AsbrConfig, EndpointConfig, EndpointPeer, EpeAddresses, Mptcp},
     draining::Draining,
     forwarding::{
         Configured, Forwarding, ForwardingError, NextHop, PeerIndex, RouteChange, Table, Via,
@@ -61,6 +62,7 @@ use next_hop_tracker::{NextHopTracker, Resolutions};
 use path_manager::Paths;
 use plan::{Guard, Marks, Peer, Plan, Server, moved};
 use routers::Routers;
+use segment_marks::SegmentMarks;
 use underlay_routes::UnderlayRoutes;
 
 /// Segments, tables and routes in the kernel of the calling thread's network namespace.
@@ -94,6 +96,8 @@ pub struct Kernel {
     probes: BTreeMap<Ipv6Addr, Option<SegmentProbe>>,
     /// Steers new connections; `None`: off.
     steering: Option<steering::Driver>,
+    /// Marks packets for segments of IPv4; `None`: there are none.
+    segment_marks: Option<SegmentMarks>,
     /// Client prefixes whose routes changed since connections were last updated.
     moved: BTreeSet<IpNet>,
     /// Routes of egress peers that connections leave.
@@ -128,6 +132,8 @@ pub enum KernelError {
     Mptcp(#[from] PathManagerError),
     #[error("cannot mark connections by nftables: {0}; without [steering] none is needed")]
     Nft(io::Error),
+    #[error("cannot remove the marks of segments from nftables: {0}")]
+    SegmentMarks(io::Error),
     #[error("cannot set net.ipv4.tcp_fwmark_accept, which [steering] needs: {0}")]
     AcceptMarks(io::Error),
     #[error("cannot measure connections, which [steering] needs: {0}")]
@@ -149,7 +155,7 @@ impl Kernel {
     /// No netlink access.
     pub fn asbr(config: &AsbrConfig) -> Result<Self, KernelError> {
         let peers = config.peers.iter().map(Peer::of_asbr);
-        let (kernel, _) = Self::open(Plan {
+        let (mut kernel, _) = Self::open(Plan {
             owner: asbr_owner(config.rule_priority),
             nexthop_ids: config.nexthop_ids.clone(),
             peers: (0..).map(PeerIndex).zip(peers).collect(),
@@ -160,6 +166,7 @@ impl Kernel {
                 reflectors: config.reflectors.iter().map(|one| one.address).collect(),
             }),
         })?;
+        kernel.segment_marks = Some(SegmentMarks::open(&kernel.plan)?);
         Ok(kernel)
     }
 
@@ -186,11 +193,13 @@ impl Kernel {
             }),
             guard: None,
         })?;
-        let addresses: Vec<Ipv6Addr> = config.peers.iter().map(|peer| peer.address).collect();
+        let by_peer: Vec<EpeAddresses> = config.peers.iter().map(EndpointPeer::addresses).collect();
+        let all = by_peer.iter().flat_map(|own| own.all());
+        let addresses: Vec<IpAddr> = all.collect();
         // Endpoints of an earlier run: an address that is gone must not be announced, nor any if
         // the kernel does not manage paths.
         let known = before.addresses.iter().map(|own| own.address);
-        let known = known.chain(addresses.iter().copied().map(IpAddr::from));
+        let known = known.chain(addresses.iter().copied());
         let kernels = config.mptcp == Mptcp::Kernel;
         let stale = known.filter(|own| !kernels || addresses.iter().all(|ours| own != ours));
         match path_manager::remove_endpoints(&stale.collect::<BTreeSet<_>>()) {
@@ -213,7 +222,7 @@ impl Kernel {
                     let file = EvidenceFile::open(path, now(), &mut comparison);
                     kernel.evidence = Some(file.map_err(KernelError::Thread)?);
                 }
-                let paths = Paths::open(addresses, config.classes.clone(), comparison)?;
+                let paths = Paths::open(by_peer, config.classes.clone(), comparison)?;
                 kernel.paths = Some(paths);
             }
         }
@@ -276,6 +285,7 @@ impl Kernel {
             join_listeners: None,
             probes: BTreeMap::new(),
             steering: None,
+            segment_marks: None,
             moved: BTreeSet::new(),
             draining: Draining::default(),
             _lock: lock,
@@ -355,7 +365,10 @@ impl Kernel {
             let sids: Vec<Sid> = self.reconciler.wanted().sids.values().copied().collect();
             for sid in sids {
                 let peers = self.plan.peers.values();
-                let mut peers = peers.filter(|peer| peer.behaviour() == sid.behaviour());
+                let mut peers = peers.filter(|peer| match sid.behaviour() {
+                    Behaviour::EndDx4 => peer.ipv4_sid == Some(sid.address()),
+                    behaviour => peer.behaviour() == behaviour,
+                });
                 let interface = peers.next().map(|peer| peer.at(&mut self.reconciler));
                 if let Some(Ok(interface)) = interface
                     && interface != sid.interface()
@@ -397,7 +410,7 @@ impl Kernel {
 
     fn limit_moved(&mut self) {
         if self.moved.len() > PREFIXES_LOOKED_AT {
-            self.moved = BTreeSet::from([ANYWHERE]);
+            self.moved = BTreeSet::from(ANYWHERE);
         }
     }
 
@@ -459,15 +472,25 @@ impl Kernel {
 impl Forwarding for Kernel {
     fn add_segment(&mut self, peer: PeerIndex, sid: Ipv6Addr) -> Result<(), ForwardingError> {
         let of = &self.plan.peers[&peer];
-        let (name, table, behaviour) = (of.name.clone(), of.table, of.behaviour());
+        let is_ipv4 = of.ipv4_sid == Some(sid);
+        let (name, table) = (of.name.clone(), of.table);
+        let behaviour = match is_ipv4 {
+            true => Behaviour::EndDx4,
+            false => of.behaviour(),
+        };
         let what = || format!("no segment {sid} of `{name}`");
         let interface = of.at(&mut self.reconciler);
         let interface = interface.map_err(|reason| failed(what(), &reason))?;
         let sid = Sid::new(sid, behaviour, interface);
         let sid = sid.map_err(|error| failed(what(), &error))?;
         let mut changes = self.guard();
-        if let Behaviour::EndDt6 { .. } = behaviour {
-            changes.push(Change::CloseTable(table));
+        match behaviour {
+            Behaviour::EndDt6 { .. } => changes.push(Change::CloseTable(table)),
+            Behaviour::EndDx6 { .. } => {}
+            Behaviour::EndDx4 => {
+                changes.push(Change::CloseIpv4(table));
+                changes.extend(self.plan.segment_rule(peer).map(Change::SetMark));
+            }
         }
         changes.push(Change::SetSid(sid));
         let errors = self.apply(&changes);
@@ -475,11 +498,19 @@ impl Forwarding for Kernel {
     }
 
     fn remove_segment(&mut self, peer: PeerIndex, sid: Ipv6Addr) -> Result<(), ForwardingError> {
-        let table = self.plan.peers[&peer].table;
+        let of = &self.plan.peers[&peer];
+        let table = of.table;
         let mut changes = vec![Change::RemoveSid(sid)];
-        if self.plan.peers[&peer].direct.is_none() {
+        if of.ipv4_sid == Some(sid) {
+            changes.extend(self.plan.segment_rule(peer).map(Change::RemoveMark));
+            // Its routes and those of IPv6 go together.
+            let errors = self.apply(&changes);
+            return errors.into_iter().next().map_or(Ok(()), Err);
+        }
+        if of.direct.is_none() {
             changes.extend(self.numbers.clear(table));
             changes.push(Change::OpenTable(table));
+            changes.push(Change::OpenIpv4(table));
         }
         self.forget(table);
         let errors = self.apply(&changes);
@@ -495,11 +526,9 @@ impl Forwarding for Kernel {
                 Table::Main => None,
                 Table::Peer(peer) => Some(peer),
             };
-            // Segments carry only IPv6, and the closing route of a table is for IPv6.
-            if peer.is_some() && matches!(change.destination, IpNet::V4(_)) {
-                continue;
-            }
-            if peer.is_some_and(|peer| self.plan.peers[&peer].direct.is_some()) {
+            let of_peer = peer.map(|peer| &self.plan.peers[&peer]);
+            let is_ipv4 = matches!(change.destination, IpNet::V4(_));
+            if of_peer.is_some_and(|of| of.direct.is_some() || is_ipv4 && !of.has_ipv4_table()) {
                 continue;
             }
             let key = RouteKey {
@@ -545,7 +574,7 @@ impl Forwarding for Kernel {
         }
         self.forget(table);
         let errors = self.apply(&changes);
-        self.moved.insert(ANYWHERE);
+        self.moved.extend(ANYWHERE);
         errors.into_iter().next().map_or(Ok(()), Err)
     }
 
@@ -600,10 +629,10 @@ impl Forwarding for Kernel {
     }
 
     fn compared(&self, asked: IpNet) -> Vec<PrefixStatus> {
-        match (&self.paths, asked) {
-            (Some(paths), IpNet::V6(asked)) => paths.all.comparison().explain(now(), asked),
-            _ => Vec::new(),
-        }
+        let paths = self.paths.as_ref();
+        paths.map_or(Vec::new(), |paths| {
+            paths.all.comparison().explain(now(), asked)
+        })
     }
 
     fn in_step(&self) -> bool {
@@ -614,9 +643,13 @@ impl Forwarding for Kernel {
         self.earlier.len()
     }
 
-    fn forwards(&self) -> Option<bool> {
+    fn forwards(&self, ipv4: bool) -> Option<bool> {
         // Of the calling thread's namespace.
-        let value = fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding").ok()?;
+        let path = match ipv4 {
+            true => "/proc/sys/net/ipv4/ip_forward",
+            false => "/proc/sys/net/ipv6/conf/all/forwarding",
+        };
+        let value = fs::read_to_string(path).ok()?;
         Some(value.trim() != "0")
     }
 
@@ -634,7 +667,7 @@ impl Forwarding for Kernel {
         let outcomes = segments.keys().filter_map(outcome).collect();
         for (sid, peer) in segments {
             let own = self.plan.peers.get(peer).and_then(|peer| peer.own);
-            let probe = own.map(|own| SegmentProbe::send(own, *sid));
+            let probe = own.map(|own| SegmentProbe::send(own.ipv6, *sid));
             if let Some(Err(error)) = &probe {
                 tracing::debug!(%sid, %error, "no probe");
             }
@@ -689,10 +722,12 @@ impl Forwarding for Kernel {
             let steering = steering.and_then(steering::Driver::end);
             return errors.into_iter().chain(steering).collect();
         }
-        match self.reconciler.cleanup() {
+        let mut errors = match self.reconciler.cleanup() {
             Ok(report) => self.errors_of(&report),
             Err(error) => vec![failed("not everything is removed".to_owned(), &error)],
-        }
+        };
+        errors.extend(self.segment_marks.as_mut().and_then(SegmentMarks::end));
+        errors
     }
 
     fn finish(&mut self) {
@@ -715,7 +750,9 @@ impl Forwarding for Kernel {
         let evidence = self.evidence.as_ref().map(EvidenceFile::poll_timeout);
         let underlay = self.underlay_routes.poll_timeout();
         let steering = self.steering.as_ref().map(steering::Driver::poll_timeout);
-        [self.look, ask, underlay, paths, evidence, steering]
+        let marks = self.segment_marks.as_ref();
+        let marks = marks.and_then(SegmentMarks::poll_timeout);
+        [self.look, ask, underlay, paths, evidence, steering, marks]
             .into_iter()
             .flatten()
             .min()
@@ -724,6 +761,9 @@ impl Forwarding for Kernel {
     fn tend(&mut self, now: Instant) -> Vec<ForwardingError> {
         let mut errors = self.follow_connections(now, None);
         errors.extend(self.steer(now));
+        if let Some(marks) = &mut self.segment_marks {
+            errors.extend(marks.tend(now));
+        }
         if let (Some(file), Some(paths)) = (&mut self.evidence, &self.paths) {
             file.tend(now, paths.all.comparison());
         }
@@ -784,7 +824,9 @@ impl Forwarding for Kernel {
 /// The daemon is running, or no netlink access. Single failures are in the report.
 pub fn cleanup_asbr() -> Result<Report, KernelError> {
     let _lock = lock(ASBR)?;
-    Ok(Reconciler::open(asbr_owner(1))?.cleanup()?)
+    let mut report = Reconciler::open(asbr_owner(1))?.cleanup()?;
+    report.carried_out += segment_marks::remove_left().map_err(KernelError::SegmentMarks)?;
+    Ok(report)
 }
 
 /// The same for `keiro egress`.
@@ -870,8 +912,11 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// The interval between resolutions of all next hops. The kernel notifies of route changes, but not
 /// of changed next-hop resolutions. Ours.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
-/// All of IPv6: segments carry nothing else.
-const ANYWHERE: IpNet = IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 0));
+/// All destinations.
+const ANYWHERE: [IpNet; 2] = [
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0)),
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 0)),
+];
 /// With more changed prefixes than this, all connections are updated instead of those to these
 /// prefixes. Ours.
 const PREFIXES_LOOKED_AT: usize = 64;

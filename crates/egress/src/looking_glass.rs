@@ -5,7 +5,7 @@
 
 use std::net::Ipv4Addr;
 
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::{IpNet, Ipv4Net};
 use keiro_bgp::{
     address::{Destination, Family, RouteDistinguisher, RouteTarget},
     attributes::Attributes,
@@ -195,20 +195,17 @@ impl Cursor {
     fn at(denied_of: Option<u16>, destination: Option<Destination>) -> Self {
         Self {
             denied_of,
-            distinguisher: match destination {
-                Some(Destination::Vpn6(rd, _)) => Some(rd.0),
-                _ => None,
-            },
+            distinguisher: destination
+                .and_then(|destination| destination.distinguisher())
+                .map(|rd| rd.0),
             prefix: destination.map(|destination| destination.prefix()),
         }
     }
 
     fn destination(&self) -> Option<Destination> {
         match (self.distinguisher, self.prefix?) {
-            (Some(rd), IpNet::V6(prefix)) => {
-                Some(Destination::Vpn6(RouteDistinguisher(rd), prefix.trunc()))
-            }
-            (_, prefix) => Some(Destination::unicast(prefix)),
+            (Some(rd), prefix) => Some(Destination::vpn(RouteDistinguisher(rd), prefix)),
+            (None, prefix) => Some(Destination::unicast(prefix)),
         }
     }
 }
@@ -283,36 +280,49 @@ impl Filter {
     /// The least destination from `from` on that may match; `None`: there is none. What lies between is
     /// passed over: with a prefix, one distinguisher at a time.
     fn seek(&self, from: Destination) -> Option<Destination> {
-        let first_vpn = |rd: RouteDistinguisher| Destination::Vpn6(rd, Ipv6Net::default());
         let least_rd = self.distinguisher.unwrap_or(RouteDistinguisher(0));
-        let only_vpn = self.distinguisher.is_some() || self.target.is_some();
-        if only_vpn && from < first_vpn(least_rd) {
-            return self.seek(first_vpn(least_rd));
+        let [vpn6, vpn4] = Destination::first_of_vpn(least_rd);
+        let Some(rd) = from.distinguisher() else {
+            let only_vpn = self.distinguisher.is_some() || self.target.is_some();
+            return match only_vpn {
+                true => self.seek(vpn6),
+                false => self.seek_prefix(from, [vpn6, vpn4]),
+            };
+        };
+        let is_ipv4 = from.family() == Family::Vpn4;
+        if rd < least_rd {
+            return self.seek(if is_ipv4 { vpn4 } else { vpn6 });
         }
-        if let (Some(wanted), Destination::Vpn6(rd, _)) = (self.distinguisher, from)
-            && rd > wanted
-        {
-            return None;
+        match self.distinguisher.is_some_and(|wanted| rd > wanted) {
+            true if is_ipv4 => None,
+            true => self.seek(vpn4),
+            false => self.seek_prefix(from, [vpn6, vpn4]),
         }
-        match (self.prefix, from) {
-            (None, _) => Some(from),
-            (Some(IpNet::V4(prefix)), Destination::V4(at)) => {
-                let passed = at.addr() > prefix.broadcast();
-                (!passed).then(|| Destination::V4(at.max(prefix)))
-            }
-            (Some(IpNet::V4(_)), _) => None,
-            (Some(IpNet::V6(prefix)), Destination::V4(_)) => self.seek(Destination::V6(prefix)),
-            (Some(IpNet::V6(prefix)), Destination::V6(at)) => {
-                match at.addr() > prefix.broadcast() {
-                    true => self.seek(first_vpn(least_rd)),
-                    false => Some(Destination::V6(at.max(prefix))),
-                }
-            }
-            (Some(IpNet::V6(prefix)), Destination::Vpn6(rd, at)) => {
-                match at.addr() > prefix.broadcast() {
-                    true => self.seek(first_vpn(RouteDistinguisher(rd.0.checked_add(1)?))),
-                    false => Some(Destination::Vpn6(rd, at.max(prefix))),
-                }
+    }
+
+    /// The same where only the prefix is a condition; `vpns`: the least VPN route that matches, of each family.
+    fn seek_prefix(&self, from: Destination, vpns: [Destination; 2]) -> Option<Destination> {
+        let Some(prefix) = self.prefix else {
+            return Some(from);
+        };
+        let of_family = |[vpn6, vpn4]: [Destination; 2]| match prefix {
+            IpNet::V4(_) => vpn4,
+            IpNet::V6(_) => vpn6,
+        };
+        let at = from.prefix();
+        if at.addr().is_ipv4() != prefix.addr().is_ipv4() {
+            let firsts = [Destination::unicast(prefix), of_family(vpns)];
+            let next = firsts.into_iter().find(|first| *first > from)?;
+            return self.seek(next);
+        }
+        let passed = at.addr() > prefix.broadcast();
+        match (from.distinguisher(), passed) {
+            (None, false) => Some(Destination::unicast(at.max(prefix))),
+            (None, true) => self.seek(of_family(vpns)),
+            (Some(rd), false) => Some(Destination::vpn(rd, at.max(prefix))),
+            (Some(rd), true) => {
+                let next = RouteDistinguisher(rd.0.checked_add(1)?);
+                self.seek(of_family(Destination::first_of_vpn(next)))
             }
         }
     }
@@ -379,10 +389,10 @@ impl Filter {
     fn wants(&self, destination: &Destination) -> bool {
         let prefix = destination.prefix();
         self.prefix.is_none_or(|wanted| wanted.contains(&prefix))
-            && self.distinguisher.is_none_or(
-                |wanted| matches!(destination, Destination::Vpn6(rd, _) if *rd == wanted),
-            )
-            && (self.target.is_none() || destination.family() == Family::Vpn6)
+            && self
+                .distinguisher
+                .is_none_or(|wanted| destination.distinguisher() == Some(wanted))
+            && (self.target.is_none() || destination.is_vpn())
     }
 
     fn matches(&self, attributes: &Attributes) -> bool {
@@ -402,7 +412,7 @@ impl RouteStatus {
         let standard = attributes.communities.iter();
         let large = attributes.large.iter();
         let mut status = PathStatus::of(of.speaker, of.names, destination.prefix(), best, path);
-        if let Destination::Vpn6(rd, _) = destination {
+        if let Some(rd) = destination.distinguisher() {
             status.distinguisher = Some(rd.to_string());
         }
         Self {

@@ -66,6 +66,7 @@ mod tests {
             sid: None,
             segments: Vec::new(),
             address: None,
+            ipv4_address: None,
             stats: Stats(EgressPeerStats {
                 routes: 7,
                 kernel_routes: Some(6),

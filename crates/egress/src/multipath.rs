@@ -11,13 +11,7 @@
 //! This module does no I/O: events go in, actions come out. The kernel's scheduler distributes data
 //! over subflows.
 
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, Ipv6Addr},
-    num::NonZeroU8,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::IpAddr, num::NonZeroU8, sync::Arc, time::Duration};
 
 use keiro_linux::mptcp_pm::{Ends, Event, Token};
 use keiro_units::Instant;
@@ -25,7 +19,7 @@ use keiro_units::Instant;
 use crate::{
     accounts::{Accounts, Reading},
     comparison::{Assignment, Comparison, Settings},
-    config::Class,
+    config::{Class, EpeAddresses},
     forwarding::PeerIndex,
     status::Compared,
 };
@@ -34,7 +28,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PathAction {
     /// Announce an address with its ID (ADD_ADDR, RFC 8684 §3.4.1).
-    Announce(Token, Ipv6Addr, NonZeroU8),
+    Announce(Token, IpAddr, NonZeroU8),
     /// Withdraw an address (REMOVE_ADDR).
     Withdraw(Token, NonZeroU8),
     /// Make a subflow a backup, or a regular one again (MP_PRIO).
@@ -53,7 +47,7 @@ pub struct ConnectionSettings<'a> {
 #[derive(Debug)]
 pub struct Multipath {
     /// By egress peer; `None`: the peer was removed.
-    addresses: Vec<Option<Ipv6Addr>>,
+    addresses: Vec<Option<EpeAddresses>>,
     classes: Vec<Arc<Class>>,
     connections: BTreeMap<Token, Connection>,
     comparison: Comparison,
@@ -105,7 +99,7 @@ impl Multipath {
     /// For the EPE addresses of a server, in the order of its egress peers; those beyond the 254th
     /// are not used. Connections of a class are not compared.
     pub fn new(
-        addresses: impl IntoIterator<Item = Ipv6Addr>,
+        addresses: impl IntoIterator<Item = EpeAddresses>,
         classes: Vec<Class>,
         comparison: Comparison,
     ) -> Self {
@@ -127,7 +121,7 @@ impl Multipath {
     pub fn set(
         &mut self,
         now: Instant,
-        addresses: &BTreeMap<PeerIndex, Ipv6Addr>,
+        addresses: &BTreeMap<PeerIndex, EpeAddresses>,
         others: &ConnectionSettings<'_>,
         reaches: &dyn Fn(PeerIndex, IpAddr) -> bool,
     ) -> Vec<PathAction> {
@@ -250,7 +244,7 @@ impl Multipath {
             first: ends,
             first_is_backup: false,
             backup_change_due: None,
-            by_peer: own.any(|own| local == *own),
+            by_peer: own.any(|own| own.contains(local)),
             class: class.clone(),
             held_out: drawn.single,
             peers: vec![PeerUse::default(); self.addresses.len()],
@@ -276,7 +270,8 @@ impl Multipath {
             return Vec::new();
         };
         // Its route may have been withdrawn while it was being established.
-        if !reaches(peer, connection.first.remote.ip()) {
+        let client = connection.first.remote.ip().to_canonical();
+        if !reaches(peer, client) {
             return vec![PathAction::End(token, ends)];
         }
         let used = &mut connection.peers[peer.0];
@@ -304,7 +299,7 @@ impl Multipath {
     ) -> Vec<PathAction> {
         let all = self.connections.iter();
         let tokens: Vec<Token> = all
-            .filter(|(_, connection)| concerns(connection.first.remote.ip()))
+            .filter(|(_, connection)| concerns(connection.first.remote.ip().to_canonical()))
             .map(|(token, _)| *token)
             .collect();
         let mut actions = Vec::new();
@@ -341,7 +336,9 @@ impl Multipath {
                 ));
             }
             for (place, used) in connection.peers.iter_mut().enumerate() {
-                if let (Some(own), Some(number)) = (self.addresses[place], number(place)) {
+                let own = self.addresses[place];
+                let own = own.and_then(|own| own.of_family(connection.first.remote.ip()));
+                if let (Some(own), Some(number)) = (own, number(place)) {
                     actions.extend(used.retry_announcement(now, *token, own, number));
                 }
             }
@@ -363,10 +360,11 @@ impl Multipath {
         first: Ends,
         reaches: &dyn Fn(PeerIndex, IpAddr) -> bool,
     ) -> Assignment {
-        let client = first.remote.ip();
+        let client = first.remote.ip().to_canonical();
         let mut addresses = self.addresses.iter().enumerate();
         let is_announced = addresses.any(|(place, own)| {
-            let other = own.is_some_and(|own| first.local.ip() != own);
+            let own = own.and_then(|own| own.of_family(client));
+            let other = own.is_some_and(|own| first.local.ip().to_canonical() != own);
             other && reaches(PeerIndex(place), client)
         });
         match is_announced {
@@ -386,7 +384,7 @@ impl Multipath {
         let place = self
             .addresses
             .iter()
-            .position(|own| own.is_some_and(|own| local == own))?;
+            .position(|own| own.is_some_and(|own| own.contains(local)))?;
         Some((PeerIndex(place), self.connections.get_mut(&token)?))
     }
 
@@ -405,16 +403,18 @@ impl Multipath {
             return;
         }
         let first = connection.first;
-        let withheld = connection.class.is_none() && self.comparison.withholds(first.remote.ip());
-        let leads = |place| reaches(PeerIndex(place), first.remote.ip());
+        let client = first.remote.ip().to_canonical();
+        let withheld = connection.class.is_none() && self.comparison.withholds(client);
+        let leads = |place| reaches(PeerIndex(place), client);
         let (mut gone, mut announcements) = (Vec::new(), Vec::new());
         let mut again = None;
         for (place, own) in self.addresses.iter().enumerate() {
             let used = &mut connection.peers[place];
-            let Some((number, own)) = number(place).zip(*own) else {
+            let own = own.and_then(|own| own.of_family(client));
+            let Some((number, own)) = number(place).zip(own) else {
                 continue;
             };
-            if first.local.ip() == own {
+            if first.local.ip().to_canonical() == own {
                 continue;
             }
             if leads(place) {
@@ -502,7 +502,7 @@ impl PeerUse {
         &mut self,
         now: Instant,
         token: Token,
-        own: Ipv6Addr,
+        own: IpAddr,
         number: NonZeroU8,
     ) -> Option<PathAction> {
         let left = self.again.filter(|again| again.due <= now)?.left;

@@ -8,7 +8,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-use ipnet::{IpNet, Ipv6Net};
+use ipnet::IpNet;
 use keiro_bgp::{
     attributes::{DEFAULT_LOCAL_PREF, Origin},
     rib::{Path, Source},
@@ -209,7 +209,7 @@ pub struct GoodputComparison {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Compared {
-    pub prefix: Ipv6Net,
+    pub prefix: IpNet,
     pub mode: PrefixMode,
     /// The decision has the configured confidence; otherwise it was time to try again, or the
     /// evidence stays undecided.
@@ -220,7 +220,7 @@ pub struct Compared {
 /// The status of a client prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrefixStatus {
-    pub prefix: Ipv6Net,
+    pub prefix: IpNet,
     pub mode: PrefixMode,
     /// Time until multipath is tried again; `None`: it is used, or being tried.
     pub again_seconds: Option<u64>,
@@ -328,6 +328,9 @@ pub struct PeerStatus {
     pub segments: Vec<SegmentStatus>,
     /// The address whose connections leave by it, on a server.
     pub address: Option<Ipv6Addr>,
+    /// The same for IPv4.
+    #[serde(default)]
+    pub ipv4_address: Option<Ipv4Addr>,
     #[serde(flatten)]
     pub stats: Stats<EgressPeerStats>,
     /// The kernel's state; `None`: with `--dry-run`, or it could not be read.
@@ -388,6 +391,8 @@ pub struct PeerExplanation {
     pub name: String,
     /// The address whose connections leave by it, on a server.
     pub address: Option<Ipv6Addr>,
+    #[serde(default)]
+    pub ipv4_address: Option<Ipv4Addr>,
     /// The longest prefix in its table that covers `asked`; `None`: there is none.
     pub prefix: Option<IpNet>,
     /// The next hop of that route.
@@ -405,12 +410,12 @@ pub struct PeerExplanation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum UnusedReason {
-    /// Segments carry IPv6 only.
+    /// The peer has no segment for IPv4, or no reflector exchanges IPv4 routes.
     Ipv4,
     /// Routes to this prefix were announced without a SID.
-    NoSegment { prefix: Ipv6Net },
+    NoSegment { prefix: IpNet },
     /// Probes through the segment of the route to this prefix are not answered any more.
-    Silent { prefix: Ipv6Net, sid: Ipv6Addr },
+    Silent { prefix: IpNet, sid: Ipv6Addr },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -309,6 +309,7 @@ fn without(wanted: &State, found: &kernel::KernelState) -> State {
             Obstacle::Rule { .. } => {}
         }
     }
+    rest.marks.retain(|rule| !tables.contains(&rule.table));
     for rule in &wanted.rules {
         if tables.contains(&rule.table) || found.hidden.contains(rule) {
             rest.rules.remove(rule);
@@ -317,7 +318,7 @@ fn without(wanted: &State, found: &kernel::KernelState) -> State {
     }
     rest.sids.retain(|_, sid| match sid.behaviour() {
         Behaviour::EndDt6 { table } => !tables.contains(&table),
-        Behaviour::EndDx6 { .. } => true,
+        Behaviour::EndDx6 { .. } | Behaviour::EndDx4 => true,
     });
     rest
 }

@@ -6,6 +6,7 @@ use std::{fmt, io, net::IpAddr};
 use ipnet::{IpNet, Ipv6Net};
 
 use crate::{
+    epe::{PROTOCOL_ASBR, PROTOCOL_EGRESS},
     netlink::{self, Batch, DUMP, Message, Refusal, u8_of, u32_of},
     route::PROTOCOL,
 };
@@ -21,7 +22,7 @@ pub struct SourceRule {
     pub table: u32,
 }
 
-/// IPv6 packets with a mark look up a table; without a route there, the rules behind it.
+/// Packets of a family with a mark look up a table; without a route there, the rules behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MarkRule {
     /// As in [`SourceRule`].
@@ -30,6 +31,7 @@ pub struct MarkRule {
     pub mark: u32,
     /// The table, from 1.
     pub table: u32,
+    pub ipv6: bool,
 }
 
 /// Drops packets that come in by an interface to a prefix.
@@ -131,7 +133,11 @@ impl SourceRule {
 impl MarkRule {
     /// The message body of [`NEW`] and [`DELETE`].
     pub(crate) fn write(&self, batch: &mut Batch, protocol: u8) {
-        batch.raw(&header(libc::AF_INET6 as u8, 0, TO_TABLE));
+        let family = match self.ipv6 {
+            true => libc::AF_INET6,
+            false => libc::AF_INET,
+        };
+        batch.raw(&header(family as u8, 0, TO_TABLE));
         batch.u32(FRA_PRIORITY, self.priority);
         batch.u32(FRA_TABLE, self.table);
         batch.attribute(FRA_PROTOCOL, &[protocol]);
@@ -203,13 +209,14 @@ impl Listed {
     pub(crate) fn as_mark_rule(&self) -> Option<MarkRule> {
         let narrows =
             self.source.is_some() || self.destination.is_some() || self.interface.is_some();
-        if self.choosy || narrows || !self.v6 {
+        if self.choosy || narrows {
             return None;
         }
         Some(MarkRule {
             priority: self.priority,
             mark: self.mark?,
             table: self.table?,
+            ipv6: self.v6,
         })
     }
 
@@ -219,7 +226,8 @@ impl Listed {
         let narrows =
             self.source.is_some() || self.destination.is_some() || self.interface.is_some();
         let before = self.priority <= rule.priority;
-        before && self.v6 && catches && !self.choosy && !narrows && self.is_not_local()
+        let of_family = self.v6 == rule.ipv6;
+        before && of_family && catches && !self.choosy && !narrows && self.is_not_local()
     }
 
     /// Whether every packet for `rule` would be matched by this rule, which is evaluated before it.
@@ -236,6 +244,27 @@ impl Listed {
 /// # Errors
 /// The kernel does not answer.
 pub fn foreign_before(priority: u32, ipv6: bool) -> io::Result<Vec<String>> {
+    let rules = rules_before(priority, ipv6)?;
+    let foreign = rules.iter().filter(|rule| rule.protocol != PROTOCOL);
+    Ok(foreign.map(ToString::to_string).collect())
+}
+
+/// The same of the rules that look a table up for every packet, and are of no daemon of Keiro's.
+///
+/// # Errors
+/// The kernel does not answer.
+pub fn matching_all_before(priority: u32, ipv6: bool) -> io::Result<Vec<String>> {
+    let own = [PROTOCOL, PROTOCOL_EGRESS, PROTOCOL_ASBR];
+    let rules = rules_before(priority, ipv6)?;
+    let all = rules.iter().filter(|rule| {
+        let matches_all = rule.source.is_none() && !rule.is_selective();
+        matches_all && rule.table.is_some() && !own.contains(&rule.protocol)
+    });
+    Ok(all.map(ToString::to_string).collect())
+}
+
+/// The rules before the priority, without the kernel's own, in their order.
+fn rules_before(priority: u32, ipv6: bool) -> io::Result<Vec<Listed>> {
     let mut socket = netlink::Socket::open(libc::NETLINK_ROUTE)?;
     let write = |batch: &mut Batch| write_all(batch, ipv6);
     let listed = socket.list(GET, DUMP, write, |found: &mut Vec<Listed>, message| {
@@ -244,10 +273,10 @@ pub fn foreign_before(priority: u32, ipv6: bool) -> io::Result<Vec<String>> {
     let mut foreign = listed.map_err(Refusal::into_io)?;
     foreign.retain(|rule| {
         let is_kernels = rule.table == Some(TABLE_LOCAL) || rule.protocol == RTPROT_KERNEL;
-        rule.protocol != PROTOCOL && !is_kernels && rule.priority < priority
+        !is_kernels && rule.priority < priority
     });
     foreign.sort_by_key(|rule| rule.priority);
-    Ok(foreign.iter().map(ToString::to_string).collect())
+    Ok(foreign)
 }
 
 /// Rules that are looked at. Ours.
@@ -346,10 +375,12 @@ impl fmt::Display for MarkRule {
             priority,
             mark,
             table,
+            ipv6,
         } = self;
+        let family = if *ipv6 { "" } else { "IPv4 " };
         write!(
             f,
-            "rule priority {priority} fwmark {mark:#x} lookup {table}"
+            "{family}rule priority {priority} fwmark {mark:#x} lookup {table}"
         )
     }
 }

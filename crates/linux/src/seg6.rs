@@ -36,6 +36,10 @@ pub enum Behaviour {
         /// The neighbour, in a network of this host.
         neighbour: Ipv6Addr,
     },
+    /// The inner packet is of IPv4 and routed by its destination, with the mark that the outer packet had:
+    /// End.DX4 (RFC 8986 §4.5) with 0.0.0.0 as neighbour. With a rule from the mark to a table that is End.DT4,
+    /// which Linux has for VRF devices only.
+    EndDx4,
 }
 
 /// A local segment: an address in the main table with a behaviour.
@@ -108,6 +112,10 @@ impl Sid {
                 batch.u32(LOCAL_ACTION, END_DX6);
                 batch.attribute(LOCAL_NH6, &neighbour.octets());
             }
+            Behaviour::EndDx4 => {
+                batch.u32(LOCAL_ACTION, END_DX4);
+                batch.attribute(LOCAL_NH4, &BY_DESTINATION);
+            }
         }
         batch.end(nest);
     }
@@ -126,12 +134,13 @@ impl Sid {
         if kind? != LOCAL {
             return None;
         }
-        let (mut action, mut table, mut neighbour) = (None, None, None);
+        let (mut action, mut table, mut neighbour, mut neighbour4) = (None, None, None, None);
         for (name, value) in attributes(encapsulation?) {
             match name {
                 LOCAL_ACTION => action = u32_of(value),
                 LOCAL_TABLE => table = u32_of(value),
                 LOCAL_NH6 => neighbour = octets(value),
+                LOCAL_NH4 => neighbour4 = Some(value),
                 _ => {}
             }
         }
@@ -140,6 +149,7 @@ impl Sid {
             END_DX6 => Behaviour::EndDx6 {
                 neighbour: neighbour?,
             },
+            END_DX4 if neighbour4? == BY_DESTINATION => Behaviour::EndDx4,
             _ => return None,
         };
         Self::new(address, behaviour, interface?).ok()
@@ -215,6 +225,7 @@ impl fmt::Display for Sid {
         match self.behaviour {
             Behaviour::EndDt6 { table } => write!(f, "End.DT6 table {table}")?,
             Behaviour::EndDx6 { neighbour } => write!(f, "End.DX6 nh6 {neighbour}")?,
+            Behaviour::EndDx4 => write!(f, "End.DX4 nh4 0.0.0.0")?,
         }
         write!(f, " dev {}", interface::shown(self.interface))
     }
@@ -240,9 +251,13 @@ const SEGMENT_ROUTING: u8 = 4;
 // `include/uapi/linux/seg6_local.h`
 const LOCAL_ACTION: u16 = 1;
 const LOCAL_TABLE: u16 = 3;
+const LOCAL_NH4: u16 = 4;
 const LOCAL_NH6: u16 = 5;
 const END_DX6: u32 = 5;
+const END_DX4: u32 = 6;
 const END_DT6: u32 = 7;
+/// No neighbour: the destination of the inner packet is looked up.
+const BY_DESTINATION: [u8; 4] = [0; 4];
 
 #[cfg(test)]
 mod tests {
@@ -268,6 +283,7 @@ mod tests {
             Behaviour::EndDx6 {
                 neighbour: "fd00:2::2".parse().unwrap(),
             },
+            Behaviour::EndDx4,
         ];
         for behaviour in behaviours {
             let sid = Sid::new(address, behaviour, 3).unwrap();

@@ -26,12 +26,22 @@ impl Asbr {
         forwarding: &mut dyn Forwarding,
     ) -> Vec<Alarm> {
         let mut all = Vec::new();
-        if forwarding.forwards() == Some(false) {
+        if forwarding.forwards(false) == Some(false) {
             all.push(Alarm {
                 cause: Cause::ForwardingOff,
                 subject: "host".to_owned(),
                 text: "this host forwards no packets, so that everything sent to its segments is lost: \
                        `sysctl net.ipv6.conf.all.forwarding=1` changes that"
+                    .to_owned(),
+            });
+        }
+        let has_ipv4 = self.peers.values().any(|peer| peer.ipv4_sid.is_some());
+        if has_ipv4 && forwarding.forwards(true) == Some(false) {
+            all.push(Alarm {
+                cause: Cause::ForwardingOff,
+                subject: "host, IPv4".to_owned(),
+                text: "this host forwards no IPv4 packets, so that those sent to its segments are lost: \
+                       `sysctl net.ipv4.ip_forward=1` changes that"
                     .to_owned(),
             });
         }

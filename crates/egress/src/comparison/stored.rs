@@ -8,7 +8,7 @@
 
 use std::{cmp::Reverse, collections::BTreeSet, ops::Bound, time::Duration};
 
-use ipnet::Ipv6Net;
+use ipnet::IpNet;
 use keiro_model::welch::Moments;
 use keiro_units::Instant;
 use serde::{Deserialize, Serialize};
@@ -27,7 +27,7 @@ pub struct StoredEvidence {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct StoredPrefix {
-    prefix: Ipv6Net,
+    prefix: IpNet,
     #[serde(rename = "standing")]
     mode: PrefixMode,
     again_seconds: u64,
@@ -50,7 +50,7 @@ struct StoredMoments {
 #[derive(Clone, Debug)]
 pub struct Part {
     prefixes: Vec<(Rank, StoredPrefix)>,
-    behind: Option<Ipv6Net>,
+    behind: Option<IpNet>,
 }
 
 /// Collected parts. With more prefixes than are stored, the least important ones are dropped.
@@ -71,13 +71,13 @@ pub enum StoredEvidenceError {
     Bits(u8),
     /// It has contents that this program never writes.
     #[error("what it says of {0} is impossible")]
-    Impossible(Ipv6Net),
+    Impossible(IpNet),
 }
 
 impl Comparison {
     /// The next prefixes, at most `most`, after `behind`; `None`: from the first. A prefix that
     /// exists throughout is in one of the parts, whatever changes in between.
-    pub fn part(&self, now: Instant, behind: Option<Ipv6Net>, most: usize) -> Part {
+    pub fn part(&self, now: Instant, behind: Option<IpNet>, most: usize) -> Part {
         let from = behind.map_or(Bound::Unbounded, Bound::Excluded);
         let mut next = self.prefixes.range((from, Bound::Unbounded));
         let prefixes: Vec<_> = next
@@ -135,7 +135,7 @@ impl Comparison {
         for one in kept.prefixes.iter().take(self.settings.prefixes_max) {
             let client = self.client_of(now, away, one);
             let fits = one.prefix == one.prefix.trunc();
-            let fits = fits && one.prefix.prefix_len() == kept.prefix_bits;
+            let fits = fits && one.prefix.prefix_len() == self.bits(&one.prefix);
             // Each prefix occurs once.
             let fits = fits && seen.insert(one.prefix);
             let client = client.filter(|_| fits);
@@ -185,7 +185,7 @@ impl Comparison {
 
 impl Part {
     /// The prefix after which the next part begins; `None`: this is the last part.
-    pub fn behind(&self) -> Option<Ipv6Net> {
+    pub fn behind(&self) -> Option<IpNet> {
         self.behind
     }
 }
@@ -219,7 +219,7 @@ impl Client {
         (is_usual, Reverse(self.used))
     }
 
-    fn kept(&self, now: Instant, prefix: Ipv6Net) -> StoredPrefix {
+    fn kept(&self, now: Instant, prefix: IpNet) -> StoredPrefix {
         StoredPrefix {
             prefix,
             mode: self.mode,

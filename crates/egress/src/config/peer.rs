@@ -18,6 +18,7 @@ macro_rules! shared_keys {
             pub(super) address: Spanned<IpAddr>,
             group: Option<Spanned<String>>,
             pub(super) function: Option<Spanned<u16>>,
+            pub(super) ipv4_function: Option<Spanned<u16>>,
             pub(super) rd: Option<Spanned<String>>,
             pub(super) rt: Option<Spanned<String>>,
             pub(super) table: Option<Spanned<u32>>,

@@ -140,6 +140,7 @@ struct ServerPeer {
     name: String,
     rt: Spanned<String>,
     address: Spanned<Ipv6Addr>,
+    ipv4_address: Option<Spanned<Ipv4Addr>>,
     table: Option<Spanned<u32>>,
     vrf: Option<Spanned<String>>,
 }
@@ -221,6 +222,48 @@ struct BorderRouter<'a> {
     has_rpki_file: bool,
 }
 
+impl BorderRouter<'_> {
+    fn sid(&self, function: u16) -> Ipv6Addr {
+        let shift = 112 - u32::from(self.locator.prefix_len());
+        let sid = u128::from(self.locator.network()) | u128::from(function) << shift;
+        sid.into()
+    }
+}
+
+/// The function of a peer's segment for IPv4; `None`: it has none.
+fn ipv4_function(
+    entry: &Spanned<Peer>,
+    function: u16,
+    used: &mut UsedValues,
+) -> Result<Option<u16>, LocatedError> {
+    let peer = entry.get_ref();
+    let said = peer.ipv4_function.as_ref();
+    let at = said.map_or(entry.span(), Spanned::span);
+    let has_table = peer.behaviour.unwrap_or_default() == Behaviour::Table;
+    let problem = match said.map(|said| *said.get_ref()) {
+        Some(_) if peer.ipv4 != Some(true) => {
+            "ipv4_function: the peer has no `ipv4 = true`, so it announces no IPv4 routes"
+        }
+        Some(_) if !has_table => {
+            "ipv4_function: a segment for IPv4 needs a table; use behaviour = \"end.dt6\""
+        }
+        Some(0) => "ipv4_function: 0 is the locator itself; use 1 to 65535",
+        None if peer.ipv4 == Some(true) && has_table && function >= IPV4_FUNCTIONS => {
+            "ipv4_function: it follows from `function` only below 0x8000; add a number that no peer has"
+        }
+        _ => "",
+    };
+    if !problem.is_empty() {
+        return Err(LocatedError::new(at, problem.to_owned()));
+    }
+    if peer.ipv4 != Some(true) || !has_table {
+        return Ok(None);
+    }
+    let function = said.map_or(function | IPV4_FUNCTIONS, |said| *said.get_ref());
+    used.once("function", function, &peer.name, "the segment", at)?;
+    Ok(Some(function))
+}
+
 /// An egress peer, the `place`th of the file.
 fn egress_peer(
     entry: &Spanned<Peer>,
@@ -243,8 +286,7 @@ fn egress_peer(
         return Err(LocatedError::new(at, message));
     }
     used.once("function", function, &peer.name, "the segment", at)?;
-    let shift = 112 - u32::from(router.locator.prefix_len());
-    let sid = u128::from(router.locator.network()) | u128::from(function) << shift;
+    let ipv4_function = ipv4_function(entry, function, used)?;
     let default = match u16::try_from(router.asn) {
         Ok(asn) => format!("{asn}:{function}"),
         Err(_) => format!("{}:{function}", router.router_id),
@@ -262,7 +304,8 @@ fn egress_peer(
     let default_table = default_table(ASBR_TABLE_FIRST, place);
     Ok(EgressPeer {
         neighbour,
-        sid: sid.into(),
+        sid: router.sid(function),
+        ipv4_sid: ipv4_function.map(|function| router.sid(function)),
         behaviour,
         rd,
         rt,
@@ -370,6 +413,12 @@ fn server_peer(
         "the address",
         at,
     )?;
+    let ipv4_address = peer.ipv4_address.as_ref();
+    let ipv4_address = ipv4_address.map(values::own_ipv4_address).transpose()?;
+    if let Some((address, said)) = ipv4_address.zip(peer.ipv4_address.as_ref()) {
+        let (key, number) = ("ipv4_address", u128::from(u32::from(address)));
+        used.once(key, number, &peer.name, "the address", said.span())?;
+    }
     let default_table = default_table(TABLE_FIRST, place);
     Ok(EndpointPeer {
         name: peer.name.clone(),
@@ -383,6 +432,7 @@ fn server_peer(
         )?,
         table_said: peer.table.is_some(),
         address,
+        ipv4_address,
         vrf: vrf(peer, used)?,
     })
 }
@@ -520,11 +570,13 @@ fn reflector(
 /// Everything but VPN routes: servers need those, and there are many.
 fn without_vpn() -> Policy {
     let mut policy = Policy::permit_all();
-    let vpn = Rule {
-        family: Some(Family::Vpn6),
-        ..Rule::default()
-    };
-    policy.rules.insert(0, vpn);
+    for family in Family::ALL.into_iter().filter(|family| family.is_vpn()) {
+        let vpn = Rule {
+            family: Some(family),
+            ..Rule::default()
+        };
+        policy.rules.insert(0, vpn);
+    }
     policy
 }
 
@@ -749,6 +801,7 @@ fn families(ipv4: bool, vpn: bool) -> Vec<Family> {
         (Family::Ipv4, ipv4),
         (Family::Ipv6, true),
         (Family::Vpn6, vpn),
+        (Family::Vpn4, vpn && ipv4),
     ];
     let wanted = all.into_iter().filter(|(_, wanted)| *wanted);
     wanted.map(|(family, _)| family).collect()
@@ -770,6 +823,9 @@ const fn bgp_port() -> u16 {
     179
 }
 
+/// Functions of segments for IPv4 begin here, unless said otherwise: the function of the peer's segment for IPv6 is
+/// added. Ours.
+const IPV4_FUNCTIONS: u16 = 0x8000;
 /// The default restart time for reflectors, as in other implementations.
 const GRACEFUL_RESTART: Duration = Duration::from_secs(120);
 /// The default limit of routes per family from an egress peer: several times the Internet's IPv6

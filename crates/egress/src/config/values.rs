@@ -62,6 +62,21 @@ pub(super) fn own_address(said: &Spanned<Ipv6Addr>) -> Result<Ipv6Addr, LocatedE
     Err(LocatedError::new(said.span(), message))
 }
 
+pub(super) fn own_ipv4_address(said: &Spanned<Ipv4Addr>) -> Result<Ipv4Addr, LocatedError> {
+    let address = *said.get_ref();
+    // 0.0.0.0/8 is this host, 240.0.0.0/4 is reserved (RFC 6890).
+    let is_special = address.octets()[0] == 0
+        || address.octets()[0] >= 224
+        || address.is_loopback()
+        || address.is_link_local();
+    if !is_special {
+        return Ok(address);
+    }
+    let message =
+        format!("ipv4_address: clients cannot reach `{address}`; use one of the provider's");
+    Err(LocatedError::new(said.span(), message))
+}
+
 /// Not multicast, link-local, loopback, unspecified or IPv4-mapped.
 fn is_unicast(address: Ipv6Addr) -> bool {
     !(address.is_multicast() || address.is_unicast_link_local() || u128::from(address) >> 48 == 0)

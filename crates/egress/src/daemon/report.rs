@@ -206,9 +206,7 @@ impl<R: Role> Daemon<R> {
     /// Why a prefix is not advertised, in any form, to neighbours that should get it.
     fn not_advertised(&self, prefix: IpNet) -> Vec<NotAdvertised> {
         let mut destinations = vec![Destination::unicast(prefix)];
-        if let IpNet::V6(prefix) = prefix {
-            destinations.extend(self.speaker.exports_of(prefix));
-        }
+        destinations.extend(self.speaker.exports_of(prefix));
         let mut all = Vec::new();
         for (place, config) in self.neighbours.iter().enumerate() {
             let id = NeighbourId(place as u16);

@@ -114,7 +114,8 @@ impl Endpoint {
     ) -> Vec<ForwardingError> {
         let mut targets = BTreeMap::new();
         for (at, table) in &self.tables {
-            targets.extend(table.segments().keys().map(|sid| (*sid, *at)));
+            // The router that takes a probe off takes it for IPv6.
+            targets.extend(table.ipv6_segments().map(|sid| (sid, *at)));
         }
         let announced = groups.keys().filter_map(|group| group.sid);
         let announced: BTreeSet<Ipv6Addr> = announced.collect();

@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use ipnet::Ipv6Net;
+use ipnet::IpNet;
 use keiro_config::{regular_file, without_byte_order_mark};
 use keiro_linux::{clock, privilege};
 use keiro_units::Instant;
@@ -50,7 +50,7 @@ struct Round {
     changes: (u64, u64),
     prefix_bits: u8,
     /// The prefix handed over last.
-    behind: Option<Ipv6Net>,
+    behind: Option<IpNet>,
 }
 
 impl EvidenceFile {

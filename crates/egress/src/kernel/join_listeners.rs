@@ -4,7 +4,7 @@
 
 use std::{
     io,
-    net::{Ipv6Addr, SocketAddr, TcpListener},
+    net::{IpAddr, SocketAddr, TcpListener},
     os::fd::{AsFd, BorrowedFd},
 };
 
@@ -16,13 +16,13 @@ use super::KernelError;
 #[derive(Debug)]
 pub(super) struct JoinListeners {
     ports: Vec<u16>,
-    listeners: Vec<(Ipv6Addr, TcpListener)>,
+    listeners: Vec<(IpAddr, TcpListener)>,
 }
 
 impl JoinListeners {
     /// Listens on these addresses and ports in the calling thread's namespace.
     pub(super) fn open(
-        addresses: &[Ipv6Addr],
+        addresses: &[IpAddr],
         ports: impl IntoIterator<Item = u16>,
     ) -> Result<Self, KernelError> {
         let mut listeners = Self {
@@ -33,9 +33,9 @@ impl JoinListeners {
         Ok(listeners)
     }
 
-    pub(super) fn set(&mut self, addresses: &[Ipv6Addr]) -> Result<(), KernelError> {
+    pub(super) fn set(&mut self, addresses: &[IpAddr]) -> Result<(), KernelError> {
         self.listeners.retain(|(own, _)| addresses.contains(own));
-        let there: Vec<Ipv6Addr> = self.listeners.iter().map(|(own, _)| *own).collect();
+        let there: Vec<IpAddr> = self.listeners.iter().map(|(own, _)| *own).collect();
         for own in addresses.iter().filter(|own| !there.contains(own)) {
             for port in &self.ports {
                 let address = SocketAddr::from((*own, *port));

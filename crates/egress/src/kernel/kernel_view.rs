@@ -77,8 +77,9 @@ pub(super) fn routes(
     asked: IpNet,
 ) -> (KernelRoute, Vec<Option<KernelRoute>>) {
     let of_peers = plan.peers.values().map(|peer| {
-        // Tables of peers have IPv6 only, and an End.DX6 segment has no table.
-        let has = peer.direct.is_none() && matches!(asked, IpNet::V6(_));
+        // An End.DX6 segment has no table.
+        let of_family = matches!(asked, IpNet::V6(_)) || peer.has_ipv4_table();
+        let has = peer.direct.is_none() && of_family;
         has.then(|| route(state, peer.table, asked))
     });
     (route(state, MAIN, asked), of_peers.collect())
@@ -119,25 +120,32 @@ fn of_state(state: &State) -> KernelStatus {
 
 fn of_peer(state: &State, peer: &Peer) -> PeerInKernel {
     let table = state.tables.get(&peer.table);
-    let own = peer.own.map(IpAddr::from);
     let has = |own: IpAddr| state.addresses.iter().any(|there| there.address == own);
+    let leads = |own: IpAddr| {
+        let mut rules = state.rules.iter();
+        rules.any(|rule| rule.source == own && rule.table == peer.table)
+    };
+    let segment = |sid| state.sids.contains_key(&sid);
     PeerInKernel {
         table: peer.direct.is_none().then_some(peer.table),
-        closed: table.is_some_and(|table| table.closed),
+        closed: table.is_some_and(|table| is_closed(peer, table)),
         routes: table.map_or(0, |table| table.routes.len() - for_probes(state, table)),
-        entered: match own {
-            Some(own) => {
-                let mut rules = state.rules.iter();
-                rules.any(|rule| rule.source == own && rule.table == peer.table)
-            }
+        entered: match peer.own {
+            Some(_) => peer.own_addresses().all(leads),
             None => {
                 let mut sids = state.sids.values();
                 sids.any(|sid| sid.behaviour() == peer.behaviour())
+                    && peer.ipv4_sid.is_none_or(segment)
             }
         },
-        address: own.is_some_and(has),
+        address: peer.own.is_some() && peer.own_addresses().all(has),
         vrf: None,
     }
+}
+
+/// Whether destinations without a route are unreachable, of IPv4 too where the table has such routes.
+fn is_closed(peer: &Peer, table: &Table) -> bool {
+    table.closed && (table.closed_ipv4 || !peer.has_ipv4_table())
 }
 
 /// The routes to segments by themselves, which are for probes.
@@ -162,6 +170,9 @@ fn route(state: &State, number: u32, asked: IpNet) -> KernelRoute {
         table: number,
         prefix: found.map(|(prefix, _)| prefix),
         by: by.map(ToString::to_string),
-        closed: table.is_some_and(|table| table.closed),
+        closed: table.is_some_and(|table| match asked {
+            IpNet::V4(_) => table.closed_ipv4,
+            IpNet::V6(_) => table.closed,
+        }),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::{IpAddr, Ipv6Addr},
+    net::IpAddr,
 };
 
 use keiro_linux::{
@@ -18,7 +18,7 @@ use super::failed;
 use crate::{
     accounts::Reading,
     comparison::Comparison,
-    config::Class,
+    config::{Class, EpeAddresses},
     forwarding::{ForwardingError, PeerIndex},
     multipath::{ConnectionSettings, Multipath, PathAction},
 };
@@ -41,7 +41,7 @@ type Reaches<'a> = &'a dyn Fn(PeerIndex, IpAddr) -> bool;
 impl Paths {
     /// Manages the connections that begin from now on, in the calling thread's namespace.
     pub(super) fn open(
-        addresses: Vec<Ipv6Addr>,
+        addresses: Vec<EpeAddresses>,
         classes: Vec<Class>,
         comparison: Comparison,
     ) -> Result<Self, PathManagerError> {
@@ -64,7 +64,7 @@ impl Paths {
     pub(super) fn set(
         &mut self,
         now: Instant,
-        addresses: &BTreeMap<PeerIndex, Ipv6Addr>,
+        addresses: &BTreeMap<PeerIndex, EpeAddresses>,
         others: &ConnectionSettings<'_>,
         reaches: Reaches<'_>,
     ) -> Vec<ForwardingError> {
@@ -125,9 +125,7 @@ impl Paths {
         for action in actions {
             let manager = &mut self.manager;
             let done = match *action {
-                PathAction::Announce(token, own, number) => {
-                    manager.announce(token, own.into(), number)
-                }
+                PathAction::Announce(token, own, number) => manager.announce(token, own, number),
                 PathAction::Withdraw(token, number) => manager.remove(token, number),
                 PathAction::Backup(token, ends, backup) => manager.set_backup(token, ends, backup),
                 PathAction::End(token, ends) => manager.destroy(token, ends),
@@ -163,12 +161,11 @@ fn reading_of(
 }
 
 /// Makes the kernel announce addresses to every connection.
-pub(super) fn set_endpoints(addresses: &[Ipv6Addr]) -> Result<(), PathManagerError> {
+pub(super) fn set_endpoints(addresses: &[IpAddr]) -> Result<(), PathManagerError> {
     let mut manager = PathManager::open()?;
     mptcp_pm::set_manager(Manager::Kernel).map_err(PathManagerError::Socket)?;
     let there = manager.endpoints()?;
-    for own in addresses {
-        let address = IpAddr::from(*own);
+    for &address in addresses {
         if there.iter().all(|endpoint| endpoint.address != address) {
             manager.add_endpoint(&Endpoint {
                 address,

@@ -17,9 +17,9 @@ use keiro_linux::{
     vrf::Vrf,
 };
 
-use super::{KernelError, MAIN};
+use super::{KernelError, MAIN, segment_marks};
 use crate::{
-    config::{self, EgressPeer, EndpointPeer, Mptcp, TABLES_MAX},
+    config::{self, EgressPeer, EndpointPeer, EpeAddresses, Mptcp, TABLES_MAX},
     forwarding::PeerIndex,
 };
 
@@ -54,8 +54,10 @@ pub(super) struct Peer {
     pub(super) on_link: bool,
     /// The address of an End.DX6 segment, which has no table.
     pub(super) direct: Option<Ipv6Addr>,
-    /// Server only: the EPE address.
-    pub(super) own: Option<Ipv6Addr>,
+    /// Border router only: the segment of IPv4 packets.
+    pub(super) ipv4_sid: Option<Ipv6Addr>,
+    /// Server only: the EPE addresses.
+    pub(super) own: Option<EpeAddresses>,
     /// Server only: the VRF device of the table.
     pub(super) vrf: Option<Vrf>,
 }
@@ -105,9 +107,15 @@ impl Plan {
         let table = match change {
             Change::SetRoute(key, _) | Change::RemoveRoute(key) => key.table,
             Change::CloseTable(table) | Change::OpenTable(table) => *table,
+            Change::CloseIpv4(table) | Change::OpenIpv4(table) => *table,
             Change::SetSid(sid) => match sid.behaviour() {
                 Behaviour::EndDt6 { table } => table,
                 Behaviour::EndDx6 { .. } => return None,
+                Behaviour::EndDx4 => {
+                    let mut peers = self.peers.values();
+                    let peer = peers.find(|peer| peer.ipv4_sid == Some(sid.address()));
+                    return peer.map(|peer| peer.name.as_str());
+                }
             },
             Change::SetRule(rule) | Change::RemoveRule(rule) => rule.table,
             _ => return None,
@@ -149,20 +157,36 @@ impl Plan {
         all
     }
 
+    /// The rule from the mark of packets for a border router's segment for IPv4 to the peer's table; `None`: it has
+    /// no such segment.
+    pub(super) fn segment_rule(&self, peer: PeerIndex) -> Option<MarkRule> {
+        let of = self.peers.get(&peer)?;
+        of.ipv4_sid?;
+        Some(MarkRule {
+            priority: self.guard.as_ref()?.priority,
+            mark: segment_marks::mark_of(peer)?,
+            table: of.table,
+            ipv6: false,
+        })
+    }
+
     /// A server's rules from marks of connections to the tables of steered prefixes.
     pub(super) fn mark_rules(&self) -> BTreeSet<MarkRule> {
         let server = self.server.as_ref();
         let Some((server, steered)) = server.and_then(|one| Some((one, one.steering?))) else {
             return BTreeSet::new();
         };
-        let rule = |peer: &PeerIndex| {
+        let rule = |peer: &PeerIndex, ipv6| {
             Some(MarkRule {
                 priority: server.priority,
                 mark: of_peer(steered.first_mark, *peer)?,
                 table: of_peer(steered.first_table, *peer)?,
+                ipv6,
             })
         };
-        self.peers.keys().filter_map(rule).collect()
+        let peers = self.peers.keys();
+        let rules = peers.flat_map(|peer| [rule(peer, true), rule(peer, false)]);
+        rules.flatten().collect()
     }
 
     /// A server's state that does not depend on routes: closed tables, addresses and rules.
@@ -172,19 +196,16 @@ impl Plan {
         };
         state.marks = self.mark_rules();
         for peer in self.peers.values() {
-            state.tables.entry(peer.table).or_default().closed = true;
-            let Some(own) = peer.own.map(IpAddr::from) else {
-                continue;
-            };
-            state.rules.insert(SourceRule {
-                priority: server.priority,
-                source: own,
-                table: peer.table,
-            });
-            state.addresses.insert(OwnAddress {
-                address: own,
-                interface,
-            });
+            let table = state.tables.entry(peer.table).or_default();
+            (table.closed, table.closed_ipv4) = (true, true);
+            for address in peer.own_addresses() {
+                state.rules.insert(SourceRule {
+                    priority: server.priority,
+                    source: address,
+                    table: peer.table,
+                });
+                state.addresses.insert(OwnAddress { address, interface });
+            }
         }
     }
 }
@@ -215,6 +236,7 @@ impl Peer {
                 (config::Behaviour::Neighbour, IpAddr::V6(address)) => Some(address),
                 _ => None,
             },
+            ipv4_sid: peer.ipv4_sid,
             own: None,
             vrf: None,
         }
@@ -228,7 +250,8 @@ impl Peer {
             address: None,
             on_link: false,
             direct: None,
-            own: Some(peer.address),
+            ipv4_sid: None,
+            own: Some(peer.addresses()),
             vrf: peer.vrf.map(|name| Vrf {
                 name,
                 table: peer.table,
@@ -236,6 +259,17 @@ impl Peer {
         }
     }
 
+    /// A server's EPE addresses.
+    pub(super) fn own_addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        self.own.into_iter().flat_map(EpeAddresses::all)
+    }
+
+    /// Whether its table has IPv4 routes.
+    pub(super) fn has_ipv4_table(&self) -> bool {
+        self.own.is_some() || self.ipv4_sid.is_some()
+    }
+
+    /// The behaviour of its segment for IPv6.
     pub(super) fn behaviour(&self) -> Behaviour {
         match self.direct {
             Some(neighbour) => Behaviour::EndDx6 { neighbour },

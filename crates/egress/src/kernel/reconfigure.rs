@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::{IpAddr, Ipv6Addr},
+    net::IpAddr,
 };
 
 use keiro_linux::{
@@ -81,6 +81,9 @@ impl Kernel {
             errors.extend(self.make_vrfs());
         }
         errors.extend(self.announce_addresses(&gone));
+        if let Some(marks) = &mut self.segment_marks {
+            marks.set(super::segment_marks::wanted(&self.plan));
+        }
         errors
     }
 
@@ -122,14 +125,14 @@ impl Kernel {
 
     /// Updates the endpoints that the kernel announces, and the listeners for joins.
     fn announce_addresses(&mut self, gone: &[Peer]) -> Vec<ForwardingError> {
-        let own = |peers: &[Peer]| -> Vec<Ipv6Addr> {
-            peers.iter().filter_map(|peer| peer.own).collect()
+        let own = |peers: &[Peer]| -> Vec<IpAddr> {
+            peers.iter().flat_map(Peer::own_addresses).collect()
         };
         let mut errors = Vec::new();
         let all: Vec<Peer> = self.plan.peers.values().cloned().collect();
         let mptcp = self.plan.server.as_ref().map(|server| server.mptcp);
         if mptcp == Some(Mptcp::Kernel) {
-            let gone = own(gone).into_iter().map(IpAddr::from).collect();
+            let gone = own(gone).into_iter().collect();
             let changed = path_manager::remove_endpoints(&gone).map(drop);
             let changed = changed.and_then(|()| path_manager::set_endpoints(&own(&all)));
             if let Err(error) = changed {
@@ -155,20 +158,17 @@ impl Kernel {
         };
         let priority = server.priority;
         let mut changes = Vec::new();
-        if let Some(own) = peer.own.map(IpAddr::from) {
-            let address = OwnAddress {
-                address: own,
-                interface,
-            };
-            changes.push(Change::RemoveAddress(address));
+        for address in peer.own_addresses() {
+            changes.push(Change::RemoveAddress(OwnAddress { address, interface }));
             changes.push(Change::RemoveRule(SourceRule {
                 priority,
-                source: own,
+                source: address,
                 table: peer.table,
             }));
         }
         changes.extend(self.numbers.clear(peer.table));
         changes.push(Change::OpenTable(peer.table));
+        changes.push(Change::OpenIpv4(peer.table));
         self.forget(peer.table);
         changes
     }
@@ -178,17 +178,17 @@ impl Kernel {
         let (Some(server), Some(interface)) = (&self.plan.server, self.interface) else {
             return Vec::new();
         };
-        let mut changes = vec![Change::CloseTable(peer.table)];
-        if let Some(own) = peer.own.map(IpAddr::from) {
+        let mut changes = vec![
+            Change::CloseTable(peer.table),
+            Change::CloseIpv4(peer.table),
+        ];
+        for address in peer.own_addresses() {
             changes.push(Change::SetRule(SourceRule {
                 priority: server.priority,
-                source: own,
+                source: address,
                 table: peer.table,
             }));
-            changes.push(Change::SetAddress(OwnAddress {
-                address: own,
-                interface,
-            }));
+            changes.push(Change::SetAddress(OwnAddress { address, interface }));
         }
         changes
     }

@@ -16,7 +16,7 @@ mod wanted;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
-    net::{IpAddr, Ipv6Addr},
+    net::IpAddr,
     sync::mpsc::{self, Receiver, SyncSender, TryRecvError},
     thread::{self, JoinHandle},
     time::Duration,
@@ -40,7 +40,7 @@ use self::{
 };
 use super::{
     KernelError, failed,
-    plan::{Plan, of_peer},
+    plan::{Peer, Plan, of_peer},
 };
 use crate::{
     config::{Steered, TABLES_MAX},
@@ -411,7 +411,7 @@ impl Applier {
 impl Order {
     fn carry_out(&self) -> io::Result<Outcome> {
         let Some(script) = &self.script else {
-            return Ok(match nft::has_table(script::FAMILY, script::TABLE)? {
+            return Ok(match has_tables()? {
                 true => Outcome::Present,
                 false => Outcome::Missing,
             });
@@ -458,18 +458,13 @@ fn leaves(before: Option<&Assignment>, after: Option<&Assignment>) -> bool {
 /// What steering counts of a report; `None`: a connection that is not steered.
 fn ended(report: &Report, script: &Script) -> Option<Ended> {
     let (local, remote) = (report.ends.local, report.ends.remote);
-    let IpAddr::V6(address) = remote.ip() else {
-        // Tables of egress peers have only IPv6 routes.
-        return None;
-    };
-    let is_own = matches!(local.ip(), IpAddr::V6(local) if script.own.contains(&local));
-    if is_own || !script.ports.contains(&local.port()) {
+    if script.own.contains(&local.ip()) || !script.ports.contains(&local.port()) {
         return None;
     }
     Some(Ended {
         client: remote.ip(),
         cookie: report.cookie,
-        slot: jhash::of_client(address, remote.port(), script.seed, SLOTS),
+        slot: jhash::of_client(remote.ip(), remote.port(), script.seed, SLOTS),
         transfer: Transfer {
             rtt_min: report.rtt_min,
             data_segments: report.data_segments.into(),
@@ -485,13 +480,23 @@ fn names(plan: &Plan) -> BTreeMap<PeerIndex, String> {
     peers.collect()
 }
 
-fn own(plan: &Plan) -> BTreeSet<Ipv6Addr> {
-    plan.peers.values().filter_map(|peer| peer.own).collect()
+fn own(plan: &Plan) -> BTreeSet<IpAddr> {
+    plan.peers.values().flat_map(Peer::own_addresses).collect()
+}
+
+/// Whether nftables has the tables of both families.
+fn has_tables() -> io::Result<bool> {
+    for family in nft::IP_FAMILIES {
+        if !nft::has_table(family, script::TABLE)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Removes what an earlier run has left in nftables.
 pub(super) fn remove_left() -> io::Result<usize> {
-    match nft::has_table(script::FAMILY, script::TABLE) {
+    match nft::table_names().map(|names| names.contains(script::TABLE)) {
         Ok(true) => nft::run(&Script::removal()).map(|()| 1),
         Ok(false) => Ok(0),
         // Without nft there was no steering.
@@ -579,6 +584,6 @@ mod tests {
         assert!(counts("[2001:db8::1]:443", client));
         assert!(!counts("[2001:db8::1]:80", client));
         assert!(!counts("[2001:db8::e]:443", client), "an EPE address");
-        assert!(!counts("192.0.2.1:443", "192.0.2.2:5000"));
+        assert!(counts("192.0.2.1:443", "192.0.2.2:5000"));
     }
 }

@@ -9,8 +9,17 @@ fn ends(local: &str) -> Ends {
     }
 }
 
+/// EPE addresses that end alike.
+fn addresses(ipv6: &str) -> EpeAddresses {
+    let last = ipv6.parse::<std::net::Ipv6Addr>().unwrap().octets()[15];
+    EpeAddresses {
+        ipv6: ipv6.parse().unwrap(),
+        ipv4: Some([192, 0, 2, last].into()),
+    }
+}
+
 fn two() -> Multipath {
-    let own = ["fd00::a", "fd00::b"].map(|own| own.parse().unwrap());
+    let own = ["fd00::a", "fd00::b"].map(addresses);
     let class = Class {
         name: "video".to_owned(),
         ports: [443].into(),
@@ -241,9 +250,9 @@ fn what_no_connection_joined_is_withdrawn_and_a_late_join_ended() {
 fn peers_that_go_are_taken_back_and_new_ones_announced_to_connections_that_are_there() {
     let mut all = two();
     let [first, on_a, _] = joined(&mut all);
-    let peers = |of: &[(usize, &str)]| -> BTreeMap<PeerIndex, Ipv6Addr> {
+    let peers = |of: &[(usize, &str)]| -> BTreeMap<PeerIndex, EpeAddresses> {
         let of = of.iter();
-        of.map(|(at, own)| (PeerIndex(*at), own.parse().unwrap()))
+        of.map(|(at, own)| (PeerIndex(*at), addresses(own)))
             .collect()
     };
     let everywhere = |_: PeerIndex, _: IpAddr| true;
@@ -311,7 +320,7 @@ fn a_class_has_all_but_its_preferred_peers_as_backups() {
 
 #[test]
 fn a_held_out_connection_gets_no_addresses_announced() {
-    let own = ["fd00::a", "fd00::b"].map(|own| own.parse().unwrap());
+    let own = ["fd00::a", "fd00::b"].map(addresses);
     let half = Settings {
         held_out: 0.5,
         ..Settings::DEFAULT
@@ -356,7 +365,7 @@ fn a_held_out_connection_gets_no_addresses_announced() {
 
 #[test]
 fn where_multipath_is_worse_nothing_is_announced_any_more() {
-    let own = ["fd00::a"].map(|own| own.parse().unwrap());
+    let own = ["fd00::a"].map(addresses);
     let half = Settings {
         held_out: 0.5,
         bytes_min: 1,
@@ -402,4 +411,46 @@ fn where_multipath_is_worse_nothing_is_announced_any_more() {
     let actions = all.on_routes(at(2), &|_| true, &|_, _| false);
     assert_eq!(actions, [PathAction::Withdraw(stays, ONE)]);
     assert_eq!(all.on_routes(at(3), &|_| true, &everywhere), []);
+}
+
+#[test]
+fn a_client_is_announced_addresses_of_its_family_whatever_socket_it_comes_to() {
+    let everywhere = |_: PeerIndex, _: IpAddr| true;
+    for (local, remote) in [
+        ("192.0.2.1:80", "198.51.100.1:4000"),
+        ("[::ffff:192.0.2.1]:80", "[::ffff:198.51.100.1]:4000"),
+    ] {
+        let mut all = two();
+        let first = Ends {
+            local: local.parse().unwrap(),
+            remote: remote.parse().unwrap(),
+        };
+        let asked = std::cell::RefCell::new(Vec::new());
+        let actions = all.handle(at(0), Event::Established(TOKEN, first), &|_, client| {
+            asked.borrow_mut().push(client);
+            true
+        });
+        let own: [IpAddr; 2] = [[192, 0, 2, 0xa].into(), [192, 0, 2, 0xb].into()];
+        let [a, b] = own;
+        let expected = [
+            PathAction::Announce(TOKEN, a, ONE),
+            PathAction::Announce(TOKEN, b, 2.try_into().unwrap()),
+        ];
+        assert_eq!(actions, expected);
+        let client: IpAddr = [198, 51, 100, 1].into();
+        assert!(asked.borrow().iter().all(|asked| *asked == client));
+        // What the kernel reports has the form of the socket, and so has what it is asked to end.
+        let on_a = Ends {
+            local: local.replace("192.0.2.1", "192.0.2.10").parse().unwrap(),
+            ..first
+        };
+        all.handle(at(1), Event::SubflowEstablished(TOKEN, on_a), &everywhere);
+        assert_eq!(all.subflows(PeerIndex(0)), 1);
+        let concerned = |of: IpAddr| of == client;
+        let actions = all.on_routes(at(2), &concerned, &|peer, _| peer != PeerIndex(0));
+        assert!(
+            actions.contains(&PathAction::End(TOKEN, on_a)),
+            "{actions:?}"
+        );
+    }
 }

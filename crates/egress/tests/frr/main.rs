@@ -9,6 +9,7 @@ mod asbr;
 mod bfd;
 mod communities;
 mod drain;
+mod ipv4;
 mod reflectors;
 #[path = "../support/mod.rs"]
 mod support;

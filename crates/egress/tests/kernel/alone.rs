@@ -321,7 +321,7 @@ fn what_the_kernel_had_no_memory_for_is_reported_and_made_later() {
     };
     let errors = group.run(|| kernel.follow_configuration(&configured));
     let noticed: Vec<String> = errors.iter().map(ToString::to_string).collect();
-    let of_rule = noticed.iter().find(|text| text.contains("7602"));
+    let of_rule = noticed.iter().find(|text| text.contains("lookup 7602"));
     let of_rule = of_rule.expect("the rule is refused");
     assert!(of_rule.contains("Cannot allocate memory"), "{noticed:?}");
     assert!(group.refused() > 0);

@@ -21,34 +21,52 @@ mod vrf;
 use std::time::Duration;
 
 use keiro_egress::kernel;
-use network::{BORDER, CLIENTS, Network, OWN, is_unreachable, wait_until};
+use network::{
+    BORDER, CLIENTS, ControlSocket, Family, IPV4, IPV6, Network, OWN, SERVER, is_unreachable,
+    wait_until, with_ipv4,
+};
 
 #[test]
 fn packets_leave_by_the_peer_of_their_source_address_and_only_where_it_announces() {
-    let Some(network) = Network::new(
-        "packets_leave_by_the_peer_of_their_source_address_and_only_where_it_announces",
-    ) else {
-        return;
-    };
-    let (border, server) = (network.border(), network.server());
-    let a = network.transit(0, &CLIENTS);
-    let b = network.transit(1, &CLIENTS[1..]);
-    network.await_routes([&CLIENTS, &CLIENTS[1..]]);
-    for (number, own) in OWN.into_iter().enumerate() {
-        assert_eq!(network.send(own, 1).unwrap(), number, "from {own}");
+    let test = "packets_leave_by_the_peer_of_their_source_address_and_only_where_it_announces";
+    if let Some(network) = Network::new(test) {
+        by_source_address(network, &IPV6, BORDER, SERVER);
     }
-    let error = network.send(OWN[1], 0).unwrap_err();
+}
+
+#[test]
+fn ipv4_packets_leave_by_the_peer_of_their_source_address_and_only_where_it_announces() {
+    let test = "ipv4_packets_leave_by_the_peer_of_their_source_address_and_only_where_it_announces";
+    if let Some(network) = Network::new(test) {
+        by_source_address(network, &IPV4, &with_ipv4(BORDER), &with_ipv4(SERVER));
+    }
+}
+
+fn by_source_address(network: Network, family: &Family, border: &str, server: &str) {
+    let (at_border, at_server) = (ControlSocket::new(), ControlSocket::new());
+    let border = network.border_of(&at_border.named_in(border));
+    let server = network.server_of(&at_server.named_in(server));
+    let (clients, own) = (family.clients, family.own);
+    let send = |from: &str, to| network.send_by(family, from, to);
+    let a = network.transit(0, &clients);
+    let b = network.transit(1, &clients[1..]);
+    network.await_routes([&clients, &clients[1..]]);
+    for (number, own) in own.into_iter().enumerate() {
+        assert_eq!(send(own, 1).unwrap(), number, "from {own}");
+    }
+    let error = send(own[1], 0).unwrap_err();
     assert!(is_unreachable(&error), "B does not announce it: {error:?}");
     // Connections without an EPE address take the best path.
-    network.send("fd00:1::2", 1).unwrap();
+    send(family.server, 1).unwrap();
+    explained(family, &at_border, &at_server);
 
-    a.announce(CLIENTS[1], false);
+    a.announce(clients[1], false);
     wait_until("the sender is notified", || {
-        network.send(OWN[0], 1).is_err_and(|e| is_unreachable(&e))
+        send(own[0], 1).is_err_and(|e| is_unreachable(&e))
     });
-    assert_eq!(network.send(OWN[1], 1).unwrap(), 1);
-    a.announce(CLIENTS[1], true);
-    wait_until("the way is back", || network.send(OWN[0], 1).is_ok());
+    assert_eq!(send(own[1], 1).unwrap(), 1);
+    a.announce(clients[1], true);
+    wait_until("the way is back", || send(own[0], 1).is_ok());
 
     // A session that is lost takes segment, table and routes.
     drop(b);
@@ -58,28 +76,62 @@ fn packets_leave_by_the_peer_of_their_source_address_and_only_where_it_announces
             .contains("fd00:51d:0:b::")
     });
     wait_until("the sender is notified", || {
-        network.send(OWN[1], 1).is_err_and(|e| is_unreachable(&e))
+        send(own[1], 1).is_err_and(|e| is_unreachable(&e))
     });
     assert_eq!(network.ip("border", "route show table 7800"), "");
-    assert_eq!(network.send(OWN[0], 1).unwrap(), 0);
-    let b = network.transit(1, &CLIENTS);
-    wait_until("B is back", || network.send(OWN[1], 0).is_ok());
+    assert_eq!(network.ip4("border", "route show table 7800"), "");
+    assert_eq!(send(own[0], 1).unwrap(), 0);
+    let b = network.transit(1, &clients);
+    wait_until("B is back", || send(own[1], 0).is_ok());
 
     // The border router leaves nothing; the server its state, until cleanup.
     drop(border);
     assert_eq!(network.left("border", 77), "");
+    assert_eq!(network.nft("border", "list tables"), "");
     wait_until("no routes without a border router", || {
-        network.send(OWN[0], 1).is_err()
+        send(own[0], 1).is_err()
     });
     drop((server, a, b));
     let furniture = network.left("server", 76);
-    for what in ["unreachable default", "lookup 7600", "fd00:e::a"] {
+    for what in ["unreachable default", "lookup 7600", own[0]] {
         assert!(furniture.contains(what), "{what}: {furniture}");
     }
     let report = network.host("server").run(kernel::cleanup_endpoint);
     assert!(report.unwrap().unwrap().is_clean());
     assert_eq!(network.left("server", 76), "");
     network.lab.down().unwrap();
+}
+
+/// What both daemons say of clients of which A announces all, and B all but the first.
+fn explained(family: &Family, border: &ControlSocket, server: &ControlSocket) {
+    let of_peer = |socket: &ControlSocket, client: usize, peer: usize| {
+        let asked = socket.explain(family.clients[client]);
+        asked.peers[peer].clone()
+    };
+    for peer in 0..2 {
+        let at_server = of_peer(server, 1, peer);
+        let routes = at_server.kernel.unwrap();
+        assert_eq!(routes.prefix.unwrap().to_string(), family.clients[1]);
+        let sid = at_server.paths[0].segment.unwrap();
+        assert!(routes.by.unwrap().contains(&format!("segs {sid}")));
+        let at_border = of_peer(border, 1, peer).kernel.unwrap();
+        assert_eq!(at_border.prefix.unwrap().to_string(), family.clients[1]);
+        assert!(at_border.closed && routes.closed);
+        let status = border.status();
+        let segments = &status.peers[peer].segments;
+        let segment = segments.iter().find(|one| one.sid == sid);
+        assert_eq!(segment.unwrap().routes, 4 - peer, "{status:?}");
+    }
+    let unknown = of_peer(server, 0, 1);
+    assert_eq!((unknown.prefix, unknown.unused), (None, None));
+    for socket in [border, server] {
+        let status = socket.status();
+        assert_eq!(status.alarms, [], "{status:?}");
+        for peer in &status.peers {
+            let kernel = peer.kernel.as_ref().unwrap();
+            assert!(kernel.closed && kernel.entered, "{status:?}");
+        }
+    }
 }
 
 #[test]

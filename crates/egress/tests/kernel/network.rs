@@ -57,38 +57,106 @@ pub(crate) const CLIENTS: [&str; 4] = [
     "fd00:c3::/32",
 ];
 
+/// What a test needs of an address family.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Family {
+    /// Prefixes of clients, whose first address is a client's.
+    pub(crate) clients: [&'static str; 4],
+    /// EPE addresses, by egress peer, and their network.
+    pub(crate) own: [&'static str; 2],
+    pub(crate) own_network: &'static str,
+    /// The server's ordinary address.
+    pub(crate) server: &'static str,
+    /// The client's router at transit A.
+    pub(crate) router: &'static str,
+}
+
+pub(crate) const IPV6: Family = Family {
+    clients: CLIENTS,
+    own: OWN,
+    own_network: "fd00:e::/64",
+    server: "fd00:1::2",
+    router: "fd00:ca::1",
+};
+pub(crate) const IPV4: Family = Family {
+    clients: [
+        "198.18.0.0/24",
+        "198.18.1.0/24",
+        "198.18.2.0/24",
+        "198.18.3.0/24",
+    ],
+    own: ["192.0.2.10", "192.0.2.11"],
+    own_network: "192.0.2.0/24",
+    server: "10.1.0.2",
+    router: "10.4.0.1",
+};
+
+impl Family {
+    pub(crate) fn client(&self, number: usize) -> IpAddr {
+        let prefix: IpNet = self.clients[number].parse().unwrap();
+        prefix
+            .hosts()
+            .nth(usize::from(prefix.addr().is_ipv6()))
+            .unwrap()
+    }
+
+    pub(crate) fn is_ipv4(&self) -> bool {
+        self.client(0).is_ipv4()
+    }
+}
+
+/// A configuration of the border router or server in which IPv4 takes segments, too.
+pub(crate) fn with_ipv4(config: &str) -> String {
+    let config = config
+        .replace("announce = [", "announce = [\"192.0.2.0/24\", ")
+        .replace("address = \"fd00:1::", "ipv4 = true\naddress = \"fd00:1::")
+        .replace("asn = 6500", "ipv4 = true\nasn = 6500")
+        .replacen("ipv4 = true\nasn = 65000", "asn = 65000", 1);
+    let own = [("fd00:e::a", IPV4.own[0]), ("fd00:e::b", IPV4.own[1])];
+    own.into_iter().fold(config, |config, (ipv6, ipv4)| {
+        let key = format!("address = \"{ipv6}\"");
+        config.replace(&key, &format!("{key}\nipv4_address = \"{ipv4}\""))
+    })
+}
+
 /// How many SYNs are sent again before the next one asks for plain TCP, two by default; Linux 6.16 or newer.
 const MPTCP_SYNS: &str = "/proc/sys/net/mptcp/syn_retrans_before_tcp_fallback";
 
 const TOPOLOGY: &str = r#"
 [host.server]
 [host.border]
-routes = [{ to = "fd00:e::/64", via = "fd00:1::2" }]
-sysctl = { "net.ipv6.conf.all.forwarding" = 1 }
+routes = [{ to = "fd00:e::/64", via = "fd00:1::2" }, { to = "192.0.2.0/24", via = "10.1.0.2" }]
+sysctl = { "net.ipv6.conf.all.forwarding" = 1, "net.ipv4.ip_forward" = 1 }
 [host.ta]
-routes = [{ to = "fd00:c0::/30", via = "fd00:ca::2" }, { to = "::/0", via = "fd00:a::1" }]
-sysctl = { "net.ipv6.conf.all.forwarding" = 1 }
+routes = [
+  { to = "fd00:c0::/30", via = "fd00:ca::2" }, { to = "::/0", via = "fd00:a::1" },
+  { to = "198.18.0.0/16", via = "10.4.0.2" }, { to = "0.0.0.0/0", via = "10.2.0.1" },
+]
+sysctl = { "net.ipv6.conf.all.forwarding" = 1, "net.ipv4.ip_forward" = 1 }
 [host.tb]
-routes = [{ to = "fd00:c0::/30", via = "fd00:cb::2" }, { to = "::/0", via = "fd00:b::1" }]
-sysctl = { "net.ipv6.conf.all.forwarding" = 1 }
+routes = [
+  { to = "fd00:c0::/30", via = "fd00:cb::2" }, { to = "::/0", via = "fd00:b::1" },
+  { to = "198.18.0.0/16", via = "10.5.0.2" }, { to = "0.0.0.0/0", via = "10.3.0.1" },
+]
+sysctl = { "net.ipv6.conf.all.forwarding" = 1, "net.ipv4.ip_forward" = 1 }
 [host.client]
-routes = [{ to = "::/0", via = "fd00:ca::1" }]
+routes = [{ to = "::/0", via = "fd00:ca::1" }, { to = "0.0.0.0/0", via = "10.4.0.1" }]
 
 [link.up]
-a = { host = "border", addresses = ["fd00:1::1/64"] }
-b = { host = "server", addresses = ["fd00:1::2/64"] }
+a = { host = "border", addresses = ["fd00:1::1/64", "10.1.0.1/24"] }
+b = { host = "server", addresses = ["fd00:1::2/64", "10.1.0.2/24"] }
 [link.pa]
-a = { host = "border", addresses = ["fd00:a::1/64"] }
-b = { host = "ta", addresses = ["fd00:a::2/64"] }
+a = { host = "border", addresses = ["fd00:a::1/64", "10.2.0.1/24"] }
+b = { host = "ta", addresses = ["fd00:a::2/64", "10.2.0.2/24"] }
 [link.pb]
-a = { host = "border", addresses = ["fd00:b::1/64"] }
-b = { host = "tb", addresses = ["fd00:b::2/64"] }
+a = { host = "border", addresses = ["fd00:b::1/64", "10.3.0.1/24"] }
+b = { host = "tb", addresses = ["fd00:b::2/64", "10.3.0.2/24"] }
 [link.ca]
-a = { host = "ta", addresses = ["fd00:ca::1/64"] }
-b = { host = "client", addresses = ["fd00:ca::2/64"] }
+a = { host = "ta", addresses = ["fd00:ca::1/64", "10.4.0.1/24"] }
+b = { host = "client", addresses = ["fd00:ca::2/64", "10.4.0.2/24"] }
 [link.cb]
-a = { host = "tb", addresses = ["fd00:cb::1/64"] }
-b = { host = "client", addresses = ["fd00:cb::2/64"] }
+a = { host = "tb", addresses = ["fd00:cb::1/64", "10.5.0.1/24"] }
+b = { host = "client", addresses = ["fd00:cb::2/64", "10.5.0.2/24"] }
 "#;
 
 pub(crate) const BORDER: &str = r#"
@@ -184,6 +252,8 @@ impl Network {
         for number in 0..CLIENTS.len() {
             let address = client(number);
             network.ip("client", &format!("addr add {address}/128 dev lo nodad"));
+            let address = IPV4.client(number);
+            network.ip4("client", &format!("addr add {address}/32 dev lo"));
         }
         network
     }
@@ -195,6 +265,21 @@ impl Network {
     /// Runs `ip -6` in a host, and gives what it printed.
     pub(crate) fn ip(&self, host: &str, arguments: &str) -> String {
         support::ip(self.host(host), arguments)
+    }
+
+    /// The same for `ip -4`.
+    pub(crate) fn ip4(&self, host: &str, arguments: &str) -> String {
+        support::ip_of(self.host(host), "-4", arguments)
+    }
+
+    /// Runs nft in a host, and gives what it printed.
+    pub(crate) fn nft(&self, host: &str, arguments: &str) -> String {
+        let mut command = self.host(host).command("nft");
+        command.args(arguments.split_whitespace());
+        let output = command.output().expect("nft runs");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "nft {arguments}: {message}");
+        String::from_utf8(output.stdout).expect("text")
     }
 
     /// Limits what both transits send to the client, so that a flow needs both.
@@ -235,7 +320,11 @@ impl Network {
 
     /// Whether a host's table has a route to just that prefix.
     pub(crate) fn has_route(&self, host: &str, table: u32, prefix: &str) -> bool {
-        let shown = self.ip(host, &format!("route show table {table} {prefix}"));
+        let arguments = format!("route show table {table} {prefix}");
+        let shown = match prefix.contains(':') {
+            true => self.ip(host, &arguments),
+            false => self.ip4(host, &arguments),
+        };
         shown.contains(prefix)
     }
 
@@ -257,10 +346,12 @@ impl Network {
             format!("nexthop show proto {protocol}"),
             "addr show to fd00:e::/64".to_owned(),
         ];
-        let rules = self.ip(host, "rule show");
+        let rules = self.ip(host, "rule show") + &self.ip4(host, "rule show");
         let proto = format!("proto {protocol}");
         let rules = rules.lines().filter(|line| line.contains(&proto));
         let rest: String = all.iter().map(|what| self.ip(host, what)).collect();
+        let ipv4 = [&all[0], "addr show to 192.0.2.0/24"];
+        let rest = rest + &ipv4.map(|what| self.ip4(host, what)).concat();
         rest + &rules.collect::<String>()
     }
 
@@ -290,10 +381,15 @@ impl Network {
             true => "",
             false => "export = \"all\"\n",
         };
+        let is_ipv4 = |prefix: &&str| !prefix.contains(':');
+        let ipv4 = match announced.iter().any(is_ipv4) {
+            true => "ipv4 = true\n",
+            false => "",
+        };
         let text = format!(
             "[asbr]\nasn = {asn}\nrouter_id = \"10.0.0.{}\"\nlocator = \"fd00:999::/48\"\n\
              [[peer]]\nname = \"border\"\naddress = \"fd00:{letter}::1\"\nasn = 65000\n\
-             import = \"all\"\n{export}{keys}",
+             import = \"all\"\n{export}{ipv4}{keys}",
             number + 1,
         );
         let config = AsbrConfig::parse(&text, "transit.toml").unwrap();
@@ -316,22 +412,30 @@ impl Network {
     /// Sends a packet from an address of the server's to a client, until one has arrived or the
     /// sender gets an unreachable error. By which transit it came.
     pub(crate) fn send(&self, from: &str, to: usize) -> io::Result<usize> {
+        self.send_by(&IPV6, from, to)
+    }
+
+    /// The same for a client of either family.
+    pub(crate) fn send_by(&self, family: &Family, from: &str, to: usize) -> io::Result<usize> {
         let receiver = self
             .host("client")
             .run(|| UdpSocket::bind("[::]:0"))
             .unwrap()?;
+        let client = family.client(to);
         receiver.set_read_timeout(Some(Duration::from_millis(200)))?;
         let port = receiver.local_addr()?.port();
         let sender = self
             .host("server")
             .run(|| UdpSocket::bind((from, 0)))
             .unwrap()?;
+        // IPv4 reports an error from the network to connected sockets only.
+        sender.connect((client, port))?;
         let end = Instant::now() + PATIENCE;
-        let before = self.forwarded();
+        let before = self.forwarded(family);
         loop {
-            sender.send_to(b"content", (client(to), port))?;
+            sender.send(b"content")?;
             if receiver.recv(&mut [0; 10]).is_ok() {
-                let after = self.forwarded();
+                let after = self.forwarded(family);
                 let by: Vec<usize> = (0..2).filter(|&n| after[n] > before[n]).collect();
                 assert_eq!(by.len(), 1, "{before:?} {after:?}");
                 return Ok(by[0]);
@@ -341,8 +445,19 @@ impl Network {
     }
 
     /// Packets that each transit has forwarded.
-    fn forwarded(&self) -> [u64; 2] {
-        ["ta", "tb"].map(|host| self.counted(host, "Ip6OutForwDatagrams"))
+    fn forwarded(&self, family: &Family) -> [u64; 2] {
+        ["ta", "tb"].map(|host| match family.is_ipv4() {
+            false => self.counted(host, "Ip6OutForwDatagrams"),
+            true => {
+                let read = || fs::read_to_string("/proc/thread-self/net/snmp");
+                let text = self.host(host).run(read).unwrap().unwrap();
+                let mut lines = text.lines().filter_map(|line| line.strip_prefix("Ip: "));
+                let (names, counts) = (lines.next().unwrap(), lines.next().unwrap());
+                let mut all = names.split(' ').zip(counts.split(' '));
+                let (_, count) = all.find(|(name, _)| *name == "ForwDatagrams").unwrap();
+                count.parse().unwrap()
+            }
+        })
     }
 
     /// Octets that each transit has sent to the client.
@@ -699,8 +814,8 @@ impl Forwarding for Noting {
         self.inner.earlier_routes()
     }
 
-    fn forwards(&self) -> Option<bool> {
-        self.inner.forwards()
+    fn forwards(&self, ipv4: bool) -> Option<bool> {
+        self.inner.forwards(ipv4)
     }
 
     fn leads_to(&mut self, address: IpAddr) -> bool {

@@ -19,16 +19,16 @@ use keiro_linux::{
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::network::{
-    CLIENTS, Network, OWN, PATIENCE, SERVER, Transit, client, precise, wait_until,
+    BORDER, CLIENTS, Family, IPV4, IPV6, Network, OWN, PATIENCE, SERVER, Transit, precise,
+    wait_until, with_ipv4,
 };
 
 /// IPPROTO_MPTCP.
 const MPTCP: i32 = 262;
-pub(crate) const SERVER_ADDRESS: &str = "fd00:1::2";
 
-fn socket() -> Socket {
+fn socket(domain: Domain) -> Socket {
     let protocol = Some(Protocol::from(MPTCP));
-    Socket::new(Domain::IPV6, Type::STREAM, protocol).expect("the kernel has MPTCP")
+    Socket::new(domain, Type::STREAM, protocol).expect("the kernel has MPTCP")
 }
 
 /// A listener of the server's, at all of its addresses.
@@ -38,7 +38,7 @@ pub(crate) fn listen(network: &Network, port: u16) -> TcpListener {
 
 pub(crate) fn listen_at(network: &Network, address: SocketAddr) -> TcpListener {
     let listen = || {
-        let socket = socket();
+        let socket = socket(Domain::for_address(address));
         socket.bind(&address.into()).unwrap();
         socket.listen(8).unwrap();
         TcpListener::from(socket)
@@ -52,20 +52,35 @@ pub(crate) fn connect(
     listener: &TcpListener,
     number: usize,
 ) -> (TcpStream, TcpStream) {
+    connect_by(network, &IPV6, listener, number)
+}
+
+/// The same for a client of either family.
+fn connect_by(
+    network: &Network,
+    family: &Family,
+    listener: &TcpListener,
+    number: usize,
+) -> (TcpStream, TcpStream) {
     // What joins later has that address, too.
-    let src = client(number);
-    let route = format!("route replace fd00:e::/64 via fd00:ca::1 src {src}");
-    network.ip("client", &route);
+    let src = family.client(number);
+    let (own, router) = (family.own_network, family.router);
+    let route = format!("route replace {own} via {router} src {src}");
+    match family.is_ipv4() {
+        true => network.ip4("client", &route),
+        false => network.ip("client", &route),
+    };
     let connect = || {
         let limits = Limits {
             accepted_addresses: 8,
             subflows: 8,
         };
         PathManager::open().unwrap().set_limits(limits).unwrap();
-        let socket = socket();
-        socket.bind(&SocketAddr::from((src, 0)).into()).unwrap();
+        let from = SocketAddr::from((src, 0));
+        let socket = socket(Domain::for_address(from));
+        socket.bind(&from.into()).unwrap();
         let port = listener.local_addr().unwrap().port();
-        let to = SocketAddr::new(SERVER_ADDRESS.parse().unwrap(), port);
+        let to = SocketAddr::new(family.server.parse().unwrap(), port);
         socket.connect(&to.into()).unwrap();
         TcpStream::from(socket)
     };
@@ -81,12 +96,60 @@ pub(crate) fn connect(
 
 /// By which EPE addresses a connection has subflows.
 pub(crate) fn joined(here: &TcpStream) -> [bool; 2] {
+    joined_by(&IPV6, here)
+}
+
+fn joined_by(family: &Family, here: &TcpStream) -> [bool; 2] {
     let all = subflows(here).expect("it is a connection of MPTCP");
-    OWN.map(|own| {
+    family.own.map(|own| {
         let own: std::net::IpAddr = own.parse().unwrap();
         let mut all = all.iter();
-        all.any(|one| one.established && one.local.ip() == own)
+        all.any(|one| one.established && one.local.ip().to_canonical() == own)
     })
+}
+
+#[test]
+fn ipv4_connections_at_sockets_of_both_families_join_and_move() {
+    let test = "ipv4_connections_at_sockets_of_both_families_join_and_move";
+    let Some(network) = Network::new(test) else {
+        return;
+    };
+    let server = with_ipv4(&precise());
+    let (border, server) = (
+        network.border_of(&with_ipv4(BORDER)),
+        network.server_of(&server),
+    );
+    let clients = IPV4.clients;
+    let a = network.transit(0, &clients);
+    let b = network.transit(1, &clients[1..]);
+    network.await_routes([&clients, &clients[1..]]);
+    for address in ["0.0.0.0:0", "[::]:0"] {
+        let listener = listen_at(&network, address.parse().unwrap());
+        let (_first, to_client_0) = connect_by(&network, &IPV4, &listener, 0);
+        let (mut there, mut here) = connect_by(&network, &IPV4, &listener, 1);
+        wait_until("both lead to client 1", || {
+            joined_by(&IPV4, &here) == [true; 2]
+        });
+        assert_eq!(joined_by(&IPV4, &to_client_0), [true, false], "{address}");
+        // What is under way by A comes by others.
+        network.narrow();
+        let content = vec![7; 1_000_000];
+        thread::scope(|scope| {
+            scope.spawn(|| here.write_all(&content).unwrap());
+            a.announce(clients[1], false);
+            there.set_read_timeout(Some(PATIENCE)).unwrap();
+            let mut all = vec![0; content.len()];
+            there.read_exact(&mut all).unwrap();
+            assert!(all == content);
+        });
+        wait_until("A leads to client 1 no more", || {
+            joined_by(&IPV4, &here) == [false, true]
+        });
+        a.announce(clients[1], true);
+        network.await_routes([&clients, &clients[1..]]);
+    }
+    drop((border, server, a, b));
+    network.lab.down().unwrap();
 }
 
 #[test]
@@ -227,7 +290,7 @@ fn a_server_that_listens_at_one_address_is_joined_at_others_with_help() {
     );
     let (a, b) = (network.transit(0, &CLIENTS), network.transit(1, &CLIENTS));
     network.await_routes([&CLIENTS[1..2]; 2]);
-    let at_one = |port| SocketAddr::new(SERVER_ADDRESS.parse().unwrap(), port);
+    let at_one = |port| SocketAddr::new(IPV6.server.parse().unwrap(), port);
     // Without a helper the client is refused.
     let alone = listen_at(&network, at_one(9443));
     let (_there, unhelped) = connect(&network, &alone, 1);

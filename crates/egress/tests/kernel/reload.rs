@@ -8,8 +8,8 @@ use std::{
 use keiro_linux::mptcp_pm::{Endpoint, PathManager};
 
 use crate::{
-    network::{BORDER, CLIENTS, Network, OWN, PATIENCE, SERVER, wait_until},
-    paths::{SERVER_ADDRESS, connect, joined, listen_at, signalled},
+    network::{BORDER, CLIENTS, IPV6, Network, OWN, PATIENCE, SERVER, wait_until},
+    paths::{connect, joined, listen_at, signalled},
 };
 
 /// Sends something from the server's end of a connection, the second; by which peers it is joined then.
@@ -105,7 +105,7 @@ fn live_connections_learn_new_peers_and_leave_those_that_go() {
     let transits = [0, 1].map(|number| network.transit(number, &CLIENTS));
     let has = |table| network.has_route("server", table, CLIENTS[1]);
     wait_until("a's routes", || has(7600));
-    let at = SocketAddr::new(SERVER_ADDRESS.parse().unwrap(), 8443);
+    let at = SocketAddr::new(IPV6.server.parse().unwrap(), 8443);
     let listener = listen_at(&network, at);
     let mut ends = connect(&network, &listener, 1);
     let mut carries = || joined_while_it_carries(&mut ends);
@@ -154,7 +154,7 @@ fn the_kernels_path_manager_learns_new_peers_and_forgets_those_that_go() {
     };
     let add = || PathManager::open().unwrap().add_endpoint(&foreign);
     network.host("server").run(add).unwrap().unwrap();
-    let at = SocketAddr::new(SERVER_ADDRESS.parse().unwrap(), 8443);
+    let at = SocketAddr::new(IPV6.server.parse().unwrap(), 8443);
     let listener = listen_at(&network, at);
     let mut ends = connect(&network, &listener, 1);
     let mut carries = || joined_while_it_carries(&mut ends);

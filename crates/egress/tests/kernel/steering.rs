@@ -2,19 +2,19 @@
 
 use std::{
     io::{Read, Write},
-    net::{Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     thread,
     time::Duration,
 };
 
+use ipnet::IpNet;
 use keiro_egress::status::{SteeredPrefix, SteeringStage, SteeringStatus};
 use keiro_lab::emulator::Direction;
 use socket2::{Domain, Socket, Type};
 
-use crate::{
-    network::{CLIENTS, ControlSocket, Network, PATIENCE, SERVER, client, wait_until},
-    paths::SERVER_ADDRESS,
+use crate::network::{
+    BORDER, ControlSocket, Family, IPV4, IPV6, Network, PATIENCE, SERVER, wait_until, with_ipv4,
 };
 
 const STEERED: &str =
@@ -27,19 +27,33 @@ fn reported(socket: &ControlSocket) -> SteeringStatus {
     socket.status().steering.expect("it steers")
 }
 
-fn explained(socket: &ControlSocket) -> Option<SteeredPrefix> {
-    socket.explain("fd00:c1::1/128").steered.pop()
+/// A network, and the family of the connections.
+#[derive(Clone, Copy)]
+struct Scene<'a> {
+    network: &'a Network,
+    family: &'a Family,
 }
 
-/// A listener of the server's.
-fn listen(network: &Network, port: u16) -> TcpListener {
-    let listen = || TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).unwrap();
-    network.host("server").run(listen).unwrap()
+impl Scene<'_> {
+    fn explained(&self, socket: &ControlSocket) -> Option<SteeredPrefix> {
+        let client = IpNet::from(self.family.client(1));
+        socket.explain(&client.to_string()).steered.pop()
+    }
+
+    /// A listener of the server's.
+    fn listen(&self, port: u16) -> TcpListener {
+        let address: IpAddr = match self.family.is_ipv4() {
+            true => Ipv4Addr::UNSPECIFIED.into(),
+            false => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let listen = || TcpListener::bind((address, port)).unwrap();
+        self.network.host("server").run(listen).unwrap()
+    }
 }
 
 /// Sends [`BYTES`] to every connection.
-fn serve(network: &Network) {
-    let listener = listen(network, PORT);
+fn serve(scene: Scene<'_>) {
+    let listener = scene.listen(PORT);
     thread::spawn(move || {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { return };
@@ -54,13 +68,13 @@ fn serve(network: &Network) {
 }
 
 /// A connection of a client of the second prefix.
-fn connect(network: &Network, port: u16) -> TcpStream {
+fn connect(scene: Scene<'_>, port: u16) -> TcpStream {
+    let Scene { network, family } = scene;
     let connect = || {
-        let socket = Socket::new(Domain::IPV6, Type::STREAM, None).unwrap();
-        socket
-            .bind(&SocketAddr::from((client(1), 0)).into())
-            .unwrap();
-        let to = SocketAddr::new(SERVER_ADDRESS.parse().unwrap(), port);
+        let from = SocketAddr::from((family.client(1), 0));
+        let socket = Socket::new(Domain::for_address(from), Type::STREAM, None).unwrap();
+        socket.bind(&from.into()).unwrap();
+        let to = SocketAddr::new(family.server.parse().unwrap(), port);
         socket.connect(&to.into()).unwrap();
         TcpStream::from(socket)
     };
@@ -70,13 +84,13 @@ fn connect(network: &Network, port: u16) -> TcpStream {
 }
 
 /// Clients connect one after the other until `done`.
-fn with_clients(network: &Network, what: &str, done: impl FnMut() -> bool) {
+fn with_clients(scene: Scene<'_>, what: &str, done: impl FnMut() -> bool) {
     let (ended, connected) = (AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| {
         for _ in 0..CLIENTS_AT_ONCE {
             scope.spawn(|| {
                 while !ended.load(Ordering::Relaxed) {
-                    let mut stream = connect(network, PORT);
+                    let mut stream = connect(scene, PORT);
                     assert_eq!(stream.read_to_end(&mut Vec::new()).unwrap(), BYTES);
                     connected.fetch_add(1, Ordering::Relaxed);
                 }
@@ -104,8 +118,8 @@ struct Live {
 }
 
 impl Live {
-    fn new(network: &Network, listener: &TcpListener) -> Self {
-        let there = connect(network, LIVE_PORT);
+    fn new(scene: Scene<'_>, listener: &TcpListener) -> Self {
+        let there = connect(scene, LIVE_PORT);
         let (here, _) = listener.accept().unwrap();
         Self { there, here }
     }
@@ -125,11 +139,11 @@ impl Live {
 }
 
 /// A new connection by this transit: not one that explores the other.
-fn live_by(network: &Network, listener: &TcpListener, transit: usize) -> Live {
-    let mut live = Live::new(network, listener);
+fn live_by(scene: Scene<'_>, listener: &TcpListener, transit: usize) -> Live {
+    let mut live = Live::new(scene, listener);
     wait_until("a new connection uses it", || {
-        live = Live::new(network, listener);
-        live.transit(network) == transit
+        live = Live::new(scene, listener);
+        live.transit(scene.network) == transit
     });
     live
 }
@@ -144,28 +158,45 @@ fn delay(network: &Network, millis: u64) {
 
 #[test]
 fn new_connections_use_the_better_peer_and_live_ones_stay() {
-    let Some(network) = Network::emulated("new_connections_use_the_better_peer_and_live_ones_stay")
-    else {
-        return;
+    let test = "new_connections_use_the_better_peer_and_live_ones_stay";
+    if let Some(network) = Network::emulated(test) {
+        steered(network, &IPV6, BORDER, SERVER);
+    }
+}
+
+#[test]
+fn new_ipv4_connections_use_the_better_peer_and_live_ones_stay() {
+    let test = "new_ipv4_connections_use_the_better_peer_and_live_ones_stay";
+    if let Some(network) = Network::emulated(test) {
+        steered(network, &IPV4, &with_ipv4(BORDER), &with_ipv4(SERVER));
+    }
+}
+
+fn steered(network: Network, family: &Family, border: &str, server: &str) {
+    let scene = Scene {
+        network: &network,
+        family,
     };
+    let clients = family.clients;
     let socket = ControlSocket::new();
+    let explained = || scene.explained(&socket);
     let (border, server) = (
-        network.border(),
-        network.server_of(&(socket.named_in(SERVER) + STEERED)),
+        network.border_of(border),
+        network.server_of(&(socket.named_in(server) + STEERED)),
     );
-    let a = network.transit(0, &CLIENTS);
-    let b = network.transit(1, &CLIENTS[1..]);
-    network.await_routes([&CLIENTS, &CLIENTS[1..]]);
+    let a = network.transit(0, &clients);
+    let b = network.transit(1, &clients[1..]);
+    network.await_routes([&clients, &clients[1..]]);
     let (moves, reverts) = (
         || reported(&socket).stats.moves,
         || reported(&socket).stats.reverts,
     );
-    serve(&network);
-    let listener = listen(&network, LIVE_PORT);
-    let mut before = Live::new(&network, &listener);
+    serve(scene);
+    let listener = scene.listen(LIVE_PORT);
+    let mut before = Live::new(scene, &listener);
     assert_eq!(before.transit(&network), 0, "the best path is by A");
-    with_clients(&network, "it is explored", || {
-        let one = explained(&socket);
+    with_clients(scene, "it is explored", || {
+        let one = explained();
         let by_b = |one: &SteeredPrefix| {
             one.measured
                 .iter()
@@ -173,7 +204,7 @@ fn new_connections_use_the_better_peer_and_live_ones_stay() {
         };
         one.is_some_and(|one| one.stage == SteeringStage::Exploring && by_b(&one))
     });
-    assert_eq!(moves(), 0, "{:?}", explained(&socket));
+    assert_eq!(moves(), 0, "{:?}", explained());
 
     // A firewall that is reloaded removes all tables, and this one comes back.
     let nft = |arguments: [&str; 2]| {
@@ -184,32 +215,33 @@ fn new_connections_use_the_better_peer_and_live_ones_stay() {
     wait_until("the table is back", || {
         let listed = nft(["list", "ruleset"]).stdout;
         let listed = String::from_utf8_lossy(&listed).into_owned();
-        listed.contains("keiro_steering") && listed.contains("fd00:c1:: .")
+        let client: IpNet = clients[1].parse().unwrap();
+        listed.contains("keiro_steering") && listed.contains(&format!("{} .", client.addr()))
     });
 
     delay(&network, 40);
-    with_clients(&network, "B is found", || moves() == 1);
-    let one = explained(&socket).unwrap();
+    with_clients(scene, "B is found", || moves() == 1);
+    let one = explained().unwrap();
     println!("{one:?}");
     assert_eq!(one.peer.as_deref(), Some("transit-b"));
-    let mut by_b = live_by(&network, &listener, 1);
+    let mut by_b = live_by(scene, &listener, 1);
     assert_eq!(before.transit(&network), 0, "it began before");
 
     // A withdrawal moves live connections, too, and loses none.
-    b.announce(CLIENTS[1], false);
+    b.announce(clients[1], false);
     wait_until("it returns", || reverts() == 1);
     assert_eq!(by_b.transit(&network), 0);
-    assert_eq!(Live::new(&network, &listener).transit(&network), 0);
-    b.announce(CLIENTS[1], true);
-    with_clients(&network, "B is found again", || moves() == 2);
-    let mut by_b = live_by(&network, &listener, 1);
+    assert_eq!(Live::new(scene, &listener).transit(&network), 0);
+    b.announce(clients[1], true);
+    with_clients(scene, "B is found again", || moves() == 2);
+    let mut by_b = live_by(scene, &listener, 1);
 
     delay(&network, 0);
-    with_clients(&network, "B is not better any more", || reverts() == 2);
+    with_clients(scene, "B is not better any more", || reverts() == 2);
     // The other reasons for a return within an hour are a withdrawal and silence.
-    let one = explained(&socket).unwrap();
+    let one = explained().unwrap();
     assert_eq!(one.silent, Vec::<String>::new(), "{one:?}");
-    live_by(&network, &listener, 0);
+    live_by(scene, &listener, 0);
     assert_eq!(by_b.transit(&network), 1, "it began before");
     drop(server);
     let left = nft(["list", "ruleset"]).stdout;

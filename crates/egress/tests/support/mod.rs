@@ -48,13 +48,19 @@ impl Drop for Serving {
 
 /// Runs `ip -6` in a host, and gives what it printed.
 pub(crate) fn ip(host: &Host, arguments: &str) -> String {
+    ip_of(host, "-6", arguments)
+}
+
+/// The same for the family of `-4` or `-6`.
+#[allow(dead_code, reason = "every binary uses its own part")]
+pub(crate) fn ip_of(host: &Host, family: &str, arguments: &str) -> String {
     let mut command = host.command("ip");
-    command.arg("-6").args(arguments.split_whitespace());
+    command.arg(family).args(arguments.split_whitespace());
     let output = command.output().expect("ip runs");
     let message = String::from_utf8_lossy(&output.stderr);
     // A table without routes is none.
     let empty = message.contains("FIB table does not exist");
     let done = output.status.success() || empty;
-    assert!(done, "ip -6 {arguments}: {message}");
+    assert!(done, "ip {family} {arguments}: {message}");
     String::from_utf8(output.stdout).expect("text")
 }

@@ -258,6 +258,7 @@ impl Kernel {
         for (number, table) in state.tables {
             let ours = found.state.tables.entry(number).or_default();
             ours.closed |= table.closed;
+            ours.closed_ipv4 |= table.closed_ipv4;
             ours.routes.extend(table.routes);
         }
         found.state.sids.extend(state.sids);
@@ -514,8 +515,12 @@ fn take(route: &ListedRoute<'_>, state: &mut State, strays: &mut Vec<StrayEntry>
                 None => strays.push(stray()),
             }
         }
-        (UNREACHABLE, _) if route.metric == METRIC_CLOSED && destination == everywhere(true) => {
-            state.tables.entry(table).or_default().closed = true;
+        (UNREACHABLE, _) if route.metric == METRIC_CLOSED && destination.prefix_len() == 0 => {
+            let table = state.tables.entry(table).or_default();
+            match destination {
+                IpNet::V4(_) => table.closed_ipv4 = true,
+                IpNet::V6(_) => table.closed = true,
+            }
         }
         _ => strays.push(stray()),
     }
@@ -531,7 +536,11 @@ fn collides(route: &ListedRoute<'_>, wanted: &State) -> bool {
     let table = wanted.tables.get(&key.table);
     let same = |metric| route.metric == metric;
     let in_table = table.is_some_and(|table| {
-        table.closed || table.routes.contains_key(&key.destination) && same(METRIC)
+        let closed = match key.destination {
+            IpNet::V4(_) => table.closed_ipv4,
+            IpNet::V6(_) => table.closed,
+        };
+        closed || table.routes.contains_key(&key.destination) && same(METRIC)
     });
     let is_sid = key.table == Sid::TABLE
         && same(METRIC)
@@ -573,12 +582,16 @@ fn write(batch: &mut Batch, change: &Change, effect: Effect, protocol: u8, seque
         Change::RemoveRoute(key) => message(DELETE_ROUTE, REQUEST, &|b| {
             write_key(b, key, UNICAST, METRIC, protocol);
         }),
-        Change::CloseTable(table) => message(NEW_ROUTE, create, &|b| {
-            write_key(b, all_of(table), UNREACHABLE, METRIC_CLOSED, protocol);
+        Change::CloseTable(table) | Change::CloseIpv4(table) => message(NEW_ROUTE, create, &|b| {
+            let all = all_of(table, matches!(change, Change::CloseTable(_)));
+            write_key(b, all, UNREACHABLE, METRIC_CLOSED, protocol);
         }),
-        Change::OpenTable(table) => message(DELETE_ROUTE, REQUEST, &|b| {
-            write_key(b, all_of(table), UNREACHABLE, METRIC_CLOSED, protocol);
-        }),
+        Change::OpenTable(table) | Change::OpenIpv4(table) => {
+            message(DELETE_ROUTE, REQUEST, &|b| {
+                let all = all_of(table, matches!(change, Change::OpenTable(_)));
+                write_key(b, all, UNREACHABLE, METRIC_CLOSED, protocol);
+            });
+        }
         Change::SetSid(sid) => message(NEW_ROUTE, create, &|b| {
             write_key(b, key_of(sid.address()), UNICAST, METRIC, protocol);
             sid.write(b);
@@ -611,10 +624,10 @@ fn everywhere(v6: bool) -> IpNet {
     IpNet::new_assert(address, 0)
 }
 
-fn all_of(table: u32) -> RouteKey {
+fn all_of(table: u32, v6: bool) -> RouteKey {
     RouteKey {
         table,
-        destination: everywhere(true),
+        destination: everywhere(v6),
     }
 }
 
@@ -715,8 +728,13 @@ fn write_address(batch: &mut Batch, own: OwnAddress, protocol: u8) {
         IpAddr::V4(_) => (libc::AF_INET, 32),
         IpAddr::V6(_) => (libc::AF_INET6, 128),
     };
+    // Source address selection for IPv4 does not know deprecated addresses, but leaves out those of this scope.
+    let scope = match own.address {
+        IpAddr::V4(_) => SCOPE_HOST,
+        IpAddr::V6(_) => 0,
+    };
     let [a, b, c, d] = own.interface.to_ne_bytes();
-    batch.raw(&[family as u8, bits, 0, 0, a, b, c, d]);
+    batch.raw(&[family as u8, bits, 0, scope, a, b, c, d]);
     for name in [IFA_LOCAL, IFA_ADDRESS] {
         match own.address {
             IpAddr::V4(address) => batch.attribute(name, &address.octets()),
@@ -781,6 +799,8 @@ const RTA_MULTIPATH: u16 = 9;
 const RTA_TABLE: u16 = 15;
 const RTA_VIA: u16 = 18;
 const RTA_NH_ID: u16 = 30;
+/// `RT_SCOPE_HOST`.
+const SCOPE_HOST: u8 = 254;
 
 // `include/uapi/linux/if_addr.h`
 const IFA_ADDRESS: u16 = 1;

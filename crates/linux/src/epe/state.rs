@@ -38,9 +38,11 @@ pub struct State {
 /// The owner's part of a routing table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
-    /// Closed: a packet without an IPv6 route here is unreachable, and not looked up in other tables. An
+    /// Closed: an IPv6 packet without a route here is unreachable, and not looked up in other tables. An
     /// egress peer's table is closed so that only announced prefixes use the peer.
     pub closed: bool,
+    /// The same for IPv4 packets.
+    pub closed_ipv4: bool,
     /// Nexthop object of each prefix.
     pub routes: BTreeMap<IpNet, u32>,
 }
@@ -61,8 +63,12 @@ pub enum Change {
     SetNexthop(u32, Nexthop),
     /// Removes a nexthop object and all its routes.
     RemoveNexthop(u32),
+    /// Makes IPv6 destinations without a route in a table unreachable.
     CloseTable(u32),
     OpenTable(u32),
+    /// The same for IPv4 destinations.
+    CloseIpv4(u32),
+    OpenIpv4(u32),
     /// Makes a route, or changes its nexthop.
     SetRoute(RouteKey, u32),
     RemoveRoute(RouteKey),
@@ -130,6 +136,11 @@ impl State {
             table.closed && !wanted.tables.get(number).is_some_and(|table| table.closed)
         });
         all.extend(opened.map(|(&number, _)| Change::OpenTable(number)));
+        let opened = self.tables.iter().filter(|&(number, table)| {
+            let wanted = wanted.tables.get(number);
+            table.closed_ipv4 && !wanted.is_some_and(|table| table.closed_ipv4)
+        });
+        all.extend(opened.map(|(&number, _)| Change::OpenIpv4(number)));
         let changed = wanted
             .sids
             .iter()
@@ -166,6 +177,9 @@ impl State {
             let present = self.tables.get(&table).unwrap_or(&none);
             if wanted_table.closed && !present.closed {
                 all.push(Change::CloseTable(table));
+            }
+            if wanted_table.closed_ipv4 && !present.closed_ipv4 {
+                all.push(Change::CloseIpv4(table));
             }
             for (&destination, &nexthop) in &wanted_table.routes {
                 if present.routes.get(&destination) != Some(&nexthop) {
@@ -205,6 +219,16 @@ impl State {
             Change::OpenTable(number) => {
                 let table = self.tables.get_mut(&number);
                 let was = table.is_some_and(|t| std::mem::replace(&mut t.closed, false));
+                self.drop_if_empty(number);
+                removed(was)
+            }
+            Change::CloseIpv4(number) => {
+                let table = self.tables.entry(number).or_default();
+                added(!std::mem::replace(&mut table.closed_ipv4, true))
+            }
+            Change::OpenIpv4(number) => {
+                let table = self.tables.get_mut(&number);
+                let was = table.is_some_and(|t| std::mem::replace(&mut t.closed_ipv4, false));
                 self.drop_if_empty(number);
                 removed(was)
             }
@@ -321,6 +345,8 @@ impl fmt::Display for Change {
             Self::RemoveNexthop(id) => write!(f, "remove nexthop {id}"),
             Self::CloseTable(table) => write!(f, "add route unreachable default table {table}"),
             Self::OpenTable(table) => write!(f, "remove route unreachable default table {table}"),
+            Self::CloseIpv4(table) => write!(f, "add route unreachable 0.0.0.0/0 table {table}"),
+            Self::OpenIpv4(table) => write!(f, "remove route unreachable 0.0.0.0/0 table {table}"),
             Self::SetRoute(key, nexthop) => write!(f, "set {key} nhid {nexthop}"),
             Self::RemoveRoute(key) => write!(f, "remove {key}"),
             Self::SetSid(sid) => write!(f, "set {sid}"),

@@ -86,24 +86,30 @@ pub struct Live {
     pub cookie: u64,
 }
 
-/// The TCP connections at IPv6 sockets of the calling thread's namespace that are wanted, those that are being
-/// established included; at most `most`.
+/// The TCP connections of the calling thread's namespace that are wanted, those that are being established included;
+/// at most `most`.
 ///
 /// # Errors
 /// The kernel does not answer.
 pub fn live(is_wanted: impl Fn(&Ends) -> bool, most: usize) -> Result<Vec<Live>, DiagError> {
     let mut socket = Socket::open(libc::NETLINK_SOCK_DIAG)?;
-    let write = |batch: &mut Batch| {
-        batch.raw(&[libc::AF_INET6 as u8, libc::IPPROTO_TCP as u8, 0, 0]);
-        batch.raw(&LIVE_STATES.to_ne_bytes());
-        batch.raw(&[0; ID_BYTES]);
-    };
-    let found = socket.list(BY_FAMILY, DUMP, write, |found: &mut Vec<Live>, message| {
-        let live = identify(&message).filter(|_| message.kind == BY_FAMILY);
-        let wanted = live.filter(|live| found.len() < most && is_wanted(&live.ends));
-        found.extend(wanted);
-    });
-    found.map_err(error_of)
+    let mut all: Vec<Live> = Vec::new();
+    // A server may listen at sockets of either family.
+    for family in [libc::AF_INET6, libc::AF_INET] {
+        let left = most.saturating_sub(all.len());
+        let write = |batch: &mut Batch| {
+            batch.raw(&[family as u8, libc::IPPROTO_TCP as u8, 0, 0]);
+            batch.raw(&LIVE_STATES.to_ne_bytes());
+            batch.raw(&[0; ID_BYTES]);
+        };
+        let found = socket.list(BY_FAMILY, DUMP, write, |found: &mut Vec<Live>, message| {
+            let live = identify(&message).filter(|_| message.kind == BY_FAMILY);
+            let wanted = live.filter(|live| found.len() < left && is_wanted(&live.ends));
+            found.extend(wanted);
+        });
+        all.append(&mut found.map_err(error_of)?);
+    }
+    Ok(all)
 }
 
 /// `struct inet_diag_msg`: ends and cookie.

@@ -1,5 +1,8 @@
 //! Answers of the egress suite's daemons as text.
 
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 use keiro_egress::{
     alarms::AlarmStatus,
     looking_glass::RouteStatus,
@@ -261,7 +264,7 @@ fn peers(peers: &[PeerStatus]) -> Table {
             peer.name.clone(),
             peer.rt.clone(),
             segments(peer),
-            or_none(peer.address),
+            addresses(peer),
         ];
         row.extend(figures::cells(&peer.stats.0));
         row.extend([
@@ -271,6 +274,14 @@ fn peers(peers: &[PeerStatus]) -> Table {
         table.row(row);
     }
     table
+}
+
+/// The EPE addresses of both families.
+fn addresses(peer: &PeerStatus) -> String {
+    match (peer.address, peer.ipv4_address) {
+        (Some(address), Some(ipv4)) => format!("{address}, {ipv4}"),
+        (address, _) => or_none(address),
+    }
 }
 
 /// The segment of most routes, and the number of others.
@@ -354,7 +365,11 @@ pub(super) fn explanation(explanation: &Explanation) -> String {
         text.push_str(&in_kernel(kernel));
     }
     for peer in &explanation.peers {
-        let from = peer.address.map(|address| format!(", from {address}"));
+        let address = match explanation.asked {
+            IpNet::V4(_) => peer.ipv4_address.map(IpAddr::from),
+            IpNet::V6(_) => peer.address.map(IpAddr::from),
+        };
+        let from = address.map(|address| format!(", from {address}"));
         let from = from.unwrap_or_default();
         let leads = match (&peer.prefix, &peer.via) {
             (Some(prefix), Some(via)) => format!("{prefix} {via}"),
@@ -388,7 +403,8 @@ fn not_in_table(unused: Option<UnusedReason>) -> String {
     match unused {
         None => "does not announce it, so packets for it are unreachable there".to_owned(),
         Some(UnusedReason::Ipv4) => {
-            "segments carry IPv6 only; IPv4 packets take the best path".to_owned()
+            "no segment carries IPv4 to it (`ipv4 = true`), so IPv4 packets take the best path"
+                .to_owned()
         }
         Some(UnusedReason::Silent { prefix, sid }) => format!(
             "{prefix} is announced, but its segment {sid} does not answer probes, so packets for it are unreachable there"
@@ -599,6 +615,7 @@ mod tests {
         let peer = PeerExplanation {
             name: "transit-a".to_owned(),
             address: None,
+            ipv4_address: None,
             prefix,
             via: None,
             paths: vec![path.clone()],

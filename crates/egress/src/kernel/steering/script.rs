@@ -1,15 +1,16 @@
-//! The table of nftables that marks new connections, as text for nft.
+//! The tables of nftables that mark new connections, one for each family, as text for nft.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::{Display, Write},
-    net::Ipv6Addr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
 use ipnet::IpNet;
+use keiro_linux::nft;
 
 use crate::steering::{
-    Assignment, BITS_V6, Egress,
+    Assignment, BITS_V4, BITS_V6, Egress,
     slots::{Group, SLOTS, Slots},
 };
 
@@ -20,59 +21,87 @@ pub(super) struct Script {
     pub(super) first_mark: u32,
     pub(super) ports: BTreeSet<u16>,
     /// EPE addresses, whose connections leave by a peer already.
-    pub(super) own: BTreeSet<Ipv6Addr>,
+    pub(super) own: BTreeSet<IpAddr>,
     pub(super) changes: Changes,
 }
 
-/// Elements to be removed and added.
+/// Elements to be removed and added, by family and map.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    gone: BTreeMap<&'static str, Vec<String>>,
-    new: BTreeMap<&'static str, Vec<String>>,
+    gone: BTreeMap<(&'static str, &'static str), Vec<String>>,
+    new: BTreeMap<(&'static str, &'static str), Vec<String>>,
+}
+
+/// An element of a map.
+#[derive(Debug, PartialEq, Eq)]
+struct Element {
+    family: &'static str,
+    map: &'static str,
+    key: String,
+    value: String,
 }
 
 impl Script {
-    /// Removes the table; added first, so that the removal of one that is not there is no error.
+    /// Removes the tables.
     pub(super) fn removal() -> String {
-        format!("table {FAMILY} {TABLE}\ndelete table {FAMILY} {TABLE}\n")
+        nft::removal(TABLE)
     }
 
-    /// Makes the table anew, in one transaction.
+    /// Makes the tables anew, in one transaction.
     pub(super) fn table(&self, slots: &Slots, assigned: &BTreeMap<IpNet, Assignment>) -> String {
+        let mut maps: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
+        for assignment in assigned.values() {
+            for element in self.elements(assignment) {
+                let of_map = maps.entry((element.family, element.map)).or_default();
+                of_map.push(element.pair());
+            }
+        }
+        let tables = nft::IP_FAMILIES.map(|family| self.table_of(family, slots, &maps));
+        Self::removal() + &tables.concat()
+    }
+
+    fn table_of(
+        &self,
+        family: &str,
+        slots: &Slots,
+        maps: &BTreeMap<(&str, &str), Vec<String>>,
+    ) -> String {
         let roles = slots.groups().map(|group| {
             let range = slots.range(group);
             format!("{}-{} : {}", range.start, range.end - 1, number(group))
         });
-        let mut maps: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-        for assignment in assigned.values() {
-            for (map, key, value) in self.elements(assignment) {
-                maps.entry(map)
-                    .or_default()
-                    .push(format!("{key} : {value}"));
+        let elements = |map: &str| list(maps.get(&(family, map)).into_iter().flatten());
+        let (kind, mask) = match family {
+            IPV4 => {
+                let mask = Ipv4Addr::from_bits(u32::MAX << (32 - BITS_V4));
+                ("ipv4_addr", mask.to_string())
             }
-        }
-        let elements = |map: &str| list(maps.get(map).into_iter().flatten());
-        let mask = Ipv6Addr::from_bits(u128::MAX << (128 - BITS_V6));
-        let (own, roles) = (list(&self.own), list(roles));
+            _ => {
+                let mask = Ipv6Addr::from_bits(u128::MAX << (128 - BITS_V6));
+                ("ipv6_addr", mask.to_string())
+            }
+        };
+        let own = self.own.iter().filter(|own| family_of(**own) == family);
+        let (own, roles) = (list(own), list(roles));
         let (ports, seed) = (list(&self.ports), self.seed);
         let (explored, steered) = (elements(BY_GROUP), elements(BY_PREFIX));
         format!(
-            "table {FAMILY} {TABLE}\ndelete table {FAMILY} {TABLE}\ntable {FAMILY} {TABLE} {{
-  set own {{ type ipv6_addr; {own} }}
+            "table {family} {TABLE} {{
+  set own {{ type {kind}; {own} }}
   set ports {{ type inet_service; {ports} }}
   map groups {{ type mark : mark; flags interval; {roles} }}
-  map {BY_GROUP} {{ type ipv6_addr . mark : mark; {explored} }}
-  map {BY_PREFIX} {{ type ipv6_addr : mark; {steered} }}
+  map {BY_GROUP} {{ type {kind} . mark : mark; {explored} }}
+  map {BY_PREFIX} {{ type {kind} : mark; {steered} }}
   chain connection {{
-    meta mark set jhash ip6 saddr . tcp sport mod {SLOTS} seed {seed:#x}
+    meta mark set jhash {family} saddr . tcp sport mod {SLOTS} seed {seed:#x}
     meta mark set meta mark map @groups
-    meta mark set ip6 saddr & {mask} . meta mark map @{BY_GROUP} accept
+    meta mark set {family} saddr & {mask} . meta mark map @{BY_GROUP} accept
     meta mark set 0
-    meta mark set ip6 saddr & {mask} map @{BY_PREFIX}
+    meta mark set {family} saddr & {mask} map @{BY_PREFIX}
   }}
   chain input {{
     type filter hook input priority mangle; policy accept;
-    tcp flags & (fin | syn | rst | ack) == syn meta mark 0 tcp dport @ports ip6 daddr != @own jump connection
+    tcp flags & (fin | syn | rst | ack) == syn meta mark 0 tcp dport @ports {family} daddr != @own jump connection
   }}
 }}
 "
@@ -83,13 +112,13 @@ impl Script {
     pub(super) fn change(&mut self, before: Option<&Assignment>, after: Option<&Assignment>) {
         let of = |one: Option<&Assignment>| one.map(|one| self.elements(one)).unwrap_or_default();
         let (before, after) = (of(before), of(after));
-        for (map, key, value) in before.iter().filter(|one| !after.contains(one)) {
-            let gone = self.changes.gone.entry(*map).or_default();
-            gone.push(format!("{key} : {value}"));
+        for element in before.iter().filter(|one| !after.contains(one)) {
+            let gone = self.changes.gone.entry((element.family, element.map));
+            gone.or_default().push(element.pair());
         }
-        for (map, key, value) in after.iter().filter(|one| !before.contains(one)) {
-            let new = self.changes.new.entry(*map).or_default();
-            new.push(format!("{key} : {value}"));
+        for element in after.iter().filter(|one| !before.contains(one)) {
+            let new = self.changes.new.entry((element.family, element.map));
+            new.or_default().push(element.pair());
         }
     }
 
@@ -98,12 +127,12 @@ impl Script {
         let Changes { gone, new } = std::mem::take(&mut self.changes);
         let mut text = String::new();
         for (verb, maps) in [("delete", gone), ("add", new)] {
-            for (map, elements) in maps {
+            for ((family, map), elements) in maps {
                 let elements = elements.join(", ");
                 // Writing to a string cannot fail.
                 let _ = writeln!(
                     text,
-                    "{verb} element {FAMILY} {TABLE} {map} {{ {elements} }}"
+                    "{verb} element {family} {TABLE} {map} {{ {elements} }}"
                 );
             }
         }
@@ -114,19 +143,22 @@ impl Script {
         self.changes = Changes::default();
     }
 
-    /// Map, key and value of the elements of a prefix.
-    fn elements(&self, assignment: &Assignment) -> Vec<(&'static str, String, String)> {
-        let IpNet::V6(prefix) = assignment.prefix else {
-            // Segments carry only IPv6.
-            return Vec::new();
-        };
-        let prefix = prefix.network();
-        let groups = assignment.groups.iter().map(|(group, egress)| {
-            let key = format!("{prefix} . {:#x}", number(*group));
-            (BY_GROUP, key, self.mark(*egress))
+    /// The elements of a prefix.
+    fn elements(&self, assignment: &Assignment) -> Vec<Element> {
+        let prefix = assignment.prefix.network();
+        let family = family_of(prefix);
+        let groups = assignment.groups.iter().map(|(group, egress)| Element {
+            family,
+            map: BY_GROUP,
+            key: format!("{prefix} . {:#x}", number(*group)),
+            value: self.mark(*egress),
         });
-        let own = (assignment.egress != Egress::BestPath)
-            .then(|| (BY_PREFIX, prefix.to_string(), self.mark(assignment.egress)));
+        let own = (assignment.egress != Egress::BestPath).then(|| Element {
+            family,
+            map: BY_PREFIX,
+            key: prefix.to_string(),
+            value: self.mark(assignment.egress),
+        });
         groups.chain(own).collect()
     }
 
@@ -135,6 +167,19 @@ impl Script {
             Egress::BestPath => "0x0".to_owned(),
             Egress::Peer(peer) => format!("{:#x}", self.first_mark + peer.0 as u32),
         }
+    }
+}
+
+impl Element {
+    fn pair(&self) -> String {
+        format!("{} : {}", self.key, self.value)
+    }
+}
+
+fn family_of(address: IpAddr) -> &'static str {
+    match address {
+        IpAddr::V4(_) => IPV4,
+        IpAddr::V6(_) => IPV6,
     }
 }
 
@@ -157,7 +202,9 @@ fn list<T: Display>(all: impl IntoIterator<Item = T>) -> String {
     }
 }
 
-pub(super) const FAMILY: &str = "ip6";
+/// Families of nftables.
+const IPV4: &str = "ip";
+const IPV6: &str = "ip6";
 pub(super) const TABLE: &str = "keiro_steering";
 const BY_GROUP: &str = "by_group";
 const BY_PREFIX: &str = "by_prefix";
@@ -213,6 +260,25 @@ mod tests {
             "map by_prefix { type ipv6_addr : mark; elements = { 2001:db8:1:: : 0x101 }; }",
             "ip6 saddr & ffff:ffff:ffff:: . meta mark map @by_group accept",
             "set ports { type inet_service; elements = { 443 }; }",
+        ] {
+            assert!(table.contains(part), "{part} in {table}");
+        }
+        let ipv4 = Assignment {
+            prefix: "192.0.2.0/24".parse().unwrap(),
+            ..assignment(peer, &[])
+        };
+        script.change(None, Some(&ipv4));
+        let text = script.take_changes().unwrap();
+        assert_eq!(
+            text,
+            "add element ip keiro_steering by_prefix { 192.0.2.0 : 0x101 }\n"
+        );
+        let table = script.table(&slots, &BTreeMap::from([(ipv4.prefix, ipv4)]));
+        for part in [
+            "map by_prefix { type ipv4_addr : mark; elements = { 192.0.2.0 : 0x101 }; }",
+            "map by_prefix { type ipv6_addr : mark;  }",
+            "ip saddr & 255.255.255.0 . meta mark map @by_group accept",
+            "set own { type ipv4_addr;  }",
         ] {
             assert!(table.contains(part), "{part} in {table}");
         }

@@ -61,7 +61,11 @@ fn state(dice: &mut Dice) -> State {
             priority: 1000,
             mark: 1 + dice.roll(4) as u32,
             table,
+            ipv6: dice.roll(2) == 0,
         }));
+        if dice.roll(2) == 0 {
+            state.carry_out(&Change::CloseIpv4(table));
+        }
         state.carry_out(&Change::SetAddress(OwnAddress {
             address: source,
             interface: 2,
