@@ -5,6 +5,7 @@
 //! interface. [`Forwarding::tend`] repairs what other programs changed and retries what failed. The
 //! netlink messages are in `keiro_linux`.
 
+mod cleanup;
 mod evidence_file;
 mod join_listeners;
 mod kernel_view;
@@ -55,6 +56,7 @@ use crate::{
         SteeredPrefix, SteeringStatus,
     },
 };
+pub use cleanup::{Cleaned, Removed};
 use evidence_file::EvidenceFile;
 use join_listeners::JoinListeners;
 pub use kernel_view::KernelView;
@@ -822,18 +824,18 @@ impl Forwarding for Kernel {
 ///
 /// # Errors
 /// The daemon is running, or no netlink access. Single failures are in the report.
-pub fn cleanup_asbr() -> Result<Report, KernelError> {
+pub fn cleanup_asbr() -> Result<Cleaned, KernelError> {
     let _lock = lock(ASBR)?;
-    let mut report = Reconciler::open(asbr_owner(1))?.cleanup()?;
-    report.carried_out += segment_marks::remove_left().map_err(KernelError::SegmentMarks)?;
-    Ok(report)
+    let mut cleaned = Cleaned::remove(Reconciler::open(asbr_owner(1))?)?;
+    cleaned.removed.nftables = segment_marks::remove_left().map_err(KernelError::SegmentMarks)?;
+    Ok(cleaned)
 }
 
 /// The same for `keiro egress`.
 ///
 /// # Errors
 /// As [`cleanup_asbr`].
-pub fn cleanup_endpoint() -> Result<Report, KernelError> {
+pub fn cleanup_endpoint() -> Result<Cleaned, KernelError> {
     let _lock = lock(EGRESS)?;
     // Rules are recognized by their protocol, whatever their priority.
     let mut reconciler = Reconciler::open(endpoint_owner(1))?;
@@ -844,10 +846,11 @@ pub fn cleanup_endpoint() -> Result<Report, KernelError> {
         Err(PathManagerError::Missing) => 0,
         removed => removed?,
     };
-    let mut report = reconciler.cleanup()?;
-    let marks = steering::remove_left().map_err(KernelError::Nft)?;
-    report.carried_out += endpoints + marks + vrf::remove_others(&[])?;
-    Ok(report)
+    let mut cleaned = Cleaned::remove(reconciler)?;
+    cleaned.removed.mptcp_endpoints = endpoints;
+    cleaned.removed.nftables = steering::remove_left().map_err(KernelError::Nft)?;
+    cleaned.removed.vrf_devices = vrf::remove_others(&[])?;
+    Ok(cleaned)
 }
 
 /// Whether new connections of this namespace wait for a user-space path manager, which an earlier

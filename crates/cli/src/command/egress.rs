@@ -15,12 +15,11 @@ use keiro_egress::{
     daemon::{Daemon, Role},
     endpoint::Endpoint,
     forwarding::{Forwarding, Memory},
-    kernel::{self, Kernel, KernelError},
+    kernel::{self, Cleaned, Kernel, KernelError},
     looking_glass::{PAGE_MAX, RouteQuery},
     metrics,
 };
 use keiro_linux::{
-    epe::Report,
     limit,
     privilege::{self, Capability, PrivilegeError, RunAs},
     signal::Signals,
@@ -334,14 +333,11 @@ impl args::EgressDaemon {
     }
 }
 
-fn cleaned(result: Result<Report, KernelError>) -> Result<(), Failure> {
-    let report = result
+fn cleaned(result: Result<Cleaned, KernelError>) -> Result<(), Failure> {
+    let Cleaned { removed, report } = result
         .map_err(|error| Failure::new("cannot remove what is in the kernel").because(error))?;
     match report.failures.first() {
-        None => output::text(format!(
-            "{} entries removed from the kernel\n",
-            report.carried_out
-        )),
+        None => output::text(format!("{removed}\n")),
         Some(first) => Err(
             Failure::new(format!("some entries remain in the kernel: {report}"))
                 .because(first.to_string()),
