@@ -18,6 +18,12 @@ pub struct EgressFacts {
     pub daemon: Daemon,
     /// The kernel forwards IPv6; `None`: unknown.
     pub forwarding: Option<bool>,
+    /// The same for IPv4, where an egress peer has a segment for it.
+    pub ipv4_forwarding: Option<bool>,
+    /// Nftables is needed, for what, and this is why there is none.
+    pub no_nftables: Option<(&'static str, String)>,
+    /// Rules of other programs that match every packet before ours are looked at, in the syntax of `ip`.
+    pub rules_before: Vec<String>,
     /// The kernel lacks segment routing over IPv6.
     pub no_segment_routing: bool,
     /// MPTCP is needed, and this is why the kernel has none.
@@ -91,8 +97,10 @@ pub static EGRESS_CAUSES: &[&EgressCause] = &[
     &INVALID_CONFIGURATION,
     &NO_SEGMENT_ROUTING,
     &NO_MPTCP,
+    &NO_NFTABLES,
     &NOT_RUNNING,
     &FORWARDING_OFF,
+    &RULES_BEFORE,
     &NO_ROUTE,
     &NEIGHBOUR_IS_THIS_MACHINE,
     &INTERFACE_DOWN,
@@ -166,6 +174,23 @@ static NO_MPTCP: EgressCause = Cause {
     },
 };
 
+static NO_NFTABLES: EgressCause = Cause {
+    id: "egress_no_nftables",
+    what: "segments for IPv4 or steering are configured, which mark packets by nftables, and there is no program nft, or the kernel lacks nf_tables",
+    remedy: "`apt install nftables`, and a kernel with CONFIG_NF_TABLES",
+    check: |facts, _| {
+        let of = facts.no_nftables.iter();
+        of.map(|(what, why)| {
+            NO_NFTABLES.found(
+                Subject::Machine,
+                format!("{what}, because nftables marks no packets: {why}"),
+                "`apt install nftables`, and a kernel with CONFIG_NF_TABLES",
+            )
+        })
+        .collect()
+    },
+};
+
 static NOT_RUNNING: EgressCause = Cause {
     id: "egress_not_running",
     what: "the daemon does not answer at its control socket",
@@ -193,18 +218,43 @@ static NOT_RUNNING: EgressCause = Cause {
 
 static FORWARDING_OFF: EgressCause = Cause {
     id: "egress_forwarding_off",
-    what: "the kernel of a border router forwards no IPv6 packets",
-    remedy: "`sysctl -w net.ipv6.conf.all.forwarding=1`, and the same line in /etc/sysctl.d",
+    what: "the kernel of a border router forwards no IPv6 packets, or no IPv4 packets where a peer has a segment for them",
+    remedy: "`sysctl -w net.ipv6.conf.all.forwarding=1` or `net.ipv4.ip_forward=1`, and the same line in /etc/sysctl.d",
     check: |facts, _| {
-        let off = !facts.server && facts.forwarding == Some(false);
-        let finding = off.then(|| {
+        let families = [
+            ("IPv6", facts.forwarding, "net.ipv6.conf.all.forwarding"),
+            ("IPv4", facts.ipv4_forwarding, "net.ipv4.ip_forward"),
+        ];
+        let off = families
+            .into_iter()
+            .filter(|(_, forwards, _)| !facts.server && *forwards == Some(false));
+        off.map(|(family, _, setting)| {
             FORWARDING_OFF.found(
                 Subject::Machine,
-                "IPv6 forwarding is off, so everything sent to this router's segments is lost",
-                "`sysctl -w net.ipv6.conf.all.forwarding=1`, and the same line in /etc/sysctl.d",
+                format!("{family} forwarding is off, so {family} packets to this router's segments are lost"),
+                format!("`sysctl -w {setting}=1`, and the same line in /etc/sysctl.d"),
             )
-        });
-        finding.into_iter().collect()
+        })
+        .collect()
+    },
+};
+
+static RULES_BEFORE: EgressCause = Cause {
+    id: "egress_rules_before",
+    what: "a rule of another program matches every packet and comes before those of the daemon, which are then not looked at where its table has a route",
+    remedy: "`ip rule` lists them; a smaller `rule_priority`, or a larger priority of the other rule",
+    check: |facts, _| {
+        let all = facts.rules_before.iter();
+        all.map(|rule| {
+            RULES_BEFORE.found(
+                Subject::Machine,
+                format!(
+                    "`{rule}` comes before the daemon's rules, so its table is looked up first"
+                ),
+                "a smaller `rule_priority`, or a larger priority of that rule",
+            )
+        })
+        .collect()
     },
 };
 
@@ -377,7 +427,8 @@ static ALARM: EgressCause = Cause {
     check: |facts, _| {
         let known = |alarm: &&Alarm| {
             // Found by itself above, with the same words.
-            !(alarm.cause == "forwarding_off" && facts.forwarding == Some(false))
+            let off = [facts.forwarding, facts.ipv4_forwarding].contains(&Some(false));
+            !(alarm.cause == "forwarding_off" && off)
         };
         let all = facts.alarms.iter().filter(known);
         all.map(|alarm| {
@@ -481,6 +532,12 @@ mod tests {
                 Box::new(|it| it.no_mptcp = Some("it is off".to_owned())),
             ),
             (
+                "egress_no_nftables",
+                Box::new(|it| {
+                    it.no_nftables = Some(("nothing is steered", "no nft".to_owned()));
+                }),
+            ),
+            (
                 "egress_not_running",
                 Box::new(|it| {
                     it.daemon = Daemon::Silent("connection refused".to_owned());
@@ -492,6 +549,10 @@ mod tests {
                     it.server = false;
                     it.forwarding = Some(false);
                 }),
+            ),
+            (
+                "egress_rules_before",
+                Box::new(|it| it.rules_before = vec!["rule priority 10".to_owned()]),
             ),
             ("egress_no_route", way(Way::Nowhere)),
             ("egress_neighbour_is_this_machine", way(Way::Local)),

@@ -1,7 +1,7 @@
 //! The facts about a border router or a content server.
 
 use std::{
-    fs,
+    fs, io,
     net::{IpAddr, Ipv6Addr},
     path::Path,
     process::ExitCode,
@@ -18,7 +18,9 @@ use keiro_egress::{
 use keiro_linux::{
     duplicate_address,
     interface::{self, Interface},
+    nft,
     route_lookup::{Query, RouteLookup},
+    rule, unix,
 };
 use serde::Serialize;
 
@@ -85,6 +87,7 @@ fn look(file: &Path, kind: Kind, not_checked: &mut Vec<String>) -> EgressFacts {
     let speaker = match kind {
         Kind::Asbr => AsbrConfig::load(file).map(|config| {
             facts.neighbours = of_asbr(&config);
+            look_at_border_router(&config, &mut facts, not_checked);
             config.speaker
         }),
         Kind::Endpoint => EndpointConfig::load(file).map(|config| {
@@ -101,6 +104,44 @@ fn look(file: &Path, kind: Kind, not_checked: &mut Vec<String>) -> EgressFacts {
     facts
 }
 
+fn look_at_border_router(
+    config: &AsbrConfig,
+    facts: &mut EgressFacts,
+    not_checked: &mut Vec<String>,
+) {
+    facts.rules_before = rules_before(config.rule_priority);
+    if config.peers.iter().any(|peer| peer.ipv4_sid.is_some()) {
+        facts.ipv4_forwarding = sysctl("net/ipv4/ip_forward").map(|value| value != 0);
+        let what = "IPv4 packets by segments take the best path";
+        facts.no_nftables = without_nftables(what, not_checked);
+    }
+}
+
+/// Rules of other programs that match every packet before those with this priority.
+fn rules_before(priority: u32) -> Vec<String> {
+    let families = [false, true].into_iter();
+    let all = families.flat_map(|v6| rule::matching_all_before(priority, v6).unwrap_or_default());
+    let mut all: Vec<String> = all.collect();
+    all.dedup();
+    all
+}
+
+/// What does not work without nftables, and why there is none; `None`: there is.
+fn without_nftables(
+    what: &'static str,
+    not_checked: &mut Vec<String>,
+) -> Option<(&'static str, String)> {
+    match nft::table_names() {
+        Ok(_) => None,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Some((what, error.to_string())),
+        Err(error) if unix::effective_uid() != 0 => {
+            not_checked.push(format!("nftables: {error}; run it as root"));
+            None
+        }
+        Err(error) => Some((what, error.to_string())),
+    }
+}
+
 fn of_asbr(config: &AsbrConfig) -> Vec<Neighbour> {
     let links = interface::list().unwrap_or_default();
     let peers = config.peers.iter().map(|peer| (&peer.neighbour, true));
@@ -112,6 +153,10 @@ fn of_asbr(config: &AsbrConfig) -> Vec<Neighbour> {
 }
 
 fn look_at_server(config: &EndpointConfig, facts: &mut EgressFacts, not_checked: &mut Vec<String>) {
+    facts.rules_before = rules_before(config.rule_priority);
+    if config.steering.is_some() {
+        facts.no_nftables = without_nftables("nothing is steered", not_checked);
+    }
     let links = interface::list().unwrap_or_default();
     let neighbours = config.reflectors.iter();
     facts.neighbours = neighbours
@@ -146,7 +191,7 @@ fn look_at_server(config: &EndpointConfig, facts: &mut EgressFacts, not_checked:
     }
 }
 
-fn other_host_has(link: &Interface, address: Ipv6Addr) -> std::io::Result<bool> {
+fn other_host_has(link: &Interface, address: Ipv6Addr) -> io::Result<bool> {
     match link.is_running() && !link.loopback {
         true => duplicate_address::is_at_another_host(link.index, address),
         false => Ok(false),
@@ -212,7 +257,7 @@ fn ask_daemon(speaker: &SpeakerConfig, facts: &mut EgressFacts, not_checked: &mu
             let what = "the daemon is of another version";
             facts.daemon = Daemon::Silent(what.to_owned());
         }
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             not_checked.push(format!(
                 "the daemon: {}: {error}; run it as root",
                 socket.display()
