@@ -481,6 +481,14 @@ impl Forwarding for Kernel {
             false => of.behaviour(),
         };
         let what = || format!("no segment {sid} of `{name}`");
+        // Its packets would take the best path, also to what the peer does not announce.
+        let unmarked = self.segment_marks.as_ref().filter(|_| is_ipv4);
+        if let Some(why) = unmarked.and_then(SegmentMarks::failure) {
+            let why = format!(
+                "nftables does not mark its packets: {why}; when it does, end the session once"
+            );
+            return Err(failed(what(), &why));
+        }
         let interface = of.at(&mut self.reconciler);
         let interface = interface.map_err(|reason| failed(what(), &reason))?;
         let sid = Sid::new(sid, behaviour, interface);

@@ -294,13 +294,12 @@ impl Speaker {
 
     /// The VPN routes that are made of a prefix.
     pub fn exports_of(&self, prefix: IpNet) -> impl Iterator<Item = Destination> + '_ {
-        let made = self.exports.iter().filter_map(move |(rd, export)| {
+        self.exports.iter().filter_map(move |(rd, export)| {
             let destination = Destination::vpn(*rd, prefix);
             export
                 .service_for(destination.family())
                 .map(|_| destination)
-        });
-        made
+        })
     }
 
     /// The local address of the neighbour's session; `None`: it is down.

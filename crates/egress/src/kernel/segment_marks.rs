@@ -36,6 +36,8 @@ pub(super) struct SegmentMarks {
     worker: Option<Worker>,
     /// What is to be done next, and when.
     next: Option<(Instant, Step)>,
+    /// Why the last run of nft has failed; `None`: it has not.
+    failed: Option<String>,
     /// When to look for changes by others, and for the end of a run.
     look: Instant,
     pause: Duration,
@@ -85,8 +87,7 @@ pub(super) fn remove_left() -> io::Result<usize> {
 }
 
 impl SegmentMarks {
-    /// For the calling thread's network namespace. Without nft the segments lead to the best path, and it is tried
-    /// again.
+    /// For the calling thread's network namespace. If nft fails, it is tried again.
     ///
     /// # Errors
     /// No thread can be started, or the kernel does not report changes of nftables.
@@ -95,6 +96,7 @@ impl SegmentMarks {
             wanted: wanted(plan),
             worker: None,
             next: None,
+            failed: None,
             look: now() + LOOK_EVERY,
             pause: PAUSE_MIN,
         };
@@ -105,11 +107,17 @@ impl SegmentMarks {
             return Ok(marks);
         }
         if let Err(error) = nft::run(&script(&marks.wanted)) {
-            tracing::error!(%error, "{UNMARKED}");
+            tracing::error!(%error, "nftables does not mark packets for segments of IPv4");
+            marks.failed = Some(error.to_string());
             marks.next = Some((now() + PAUSE_MIN, Step::Make));
         }
         marks.worker = Some(Worker::start()?);
         Ok(marks)
+    }
+
+    /// Why packets are probably not marked, so that no new segment may be announced; `None`: they are.
+    pub(super) fn failure(&self) -> Option<&str> {
+        self.failed.as_deref()
     }
 
     /// Another configuration.
@@ -169,6 +177,7 @@ impl SegmentMarks {
         match outcome {
             Ok(true) => {
                 self.pause = PAUSE_MIN;
+                self.failed = None;
                 None
             }
             Ok(false) => {
@@ -182,6 +191,7 @@ impl SegmentMarks {
             }
             Err(error) => {
                 self.pause = (self.pause * 2).min(PAUSE_MAX);
+                self.failed = Some(error.to_string());
                 self.next = Some((now + self.pause, Step::Make));
                 Some(failed(UNMARKED.to_owned(), &error))
             }
