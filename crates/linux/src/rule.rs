@@ -6,7 +6,6 @@ use std::{fmt, io, net::IpAddr};
 use ipnet::{IpNet, Ipv6Net};
 
 use crate::{
-    epe::{PROTOCOL_ASBR, PROTOCOL_EGRESS},
     netlink::{self, Batch, DUMP, Message, Refusal, u8_of, u32_of},
     route::PROTOCOL,
 };
@@ -249,12 +248,11 @@ pub fn foreign_before(priority: u32, ipv6: bool) -> io::Result<Vec<String>> {
     Ok(foreign.map(ToString::to_string).collect())
 }
 
-/// The same of the rules that look a table up for every packet, and are of no daemon of Keiro's.
+/// The same of the rules that look a table up for every packet, and have none of these routing protocol numbers.
 ///
 /// # Errors
 /// The kernel does not answer.
-pub fn matching_all_before(priority: u32, ipv6: bool) -> io::Result<Vec<String>> {
-    let own = [PROTOCOL, PROTOCOL_EGRESS, PROTOCOL_ASBR];
+pub fn matching_all_before(priority: u32, ipv6: bool, own: &[u8]) -> io::Result<Vec<String>> {
     let rules = rules_before(priority, ipv6)?;
     let all = rules.iter().filter(|rule| {
         let matches_all = rule.source.is_none() && !rule.is_selective();

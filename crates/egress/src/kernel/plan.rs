@@ -17,7 +17,7 @@ use keiro_linux::{
     vrf::Vrf,
 };
 
-use super::{KernelError, MAIN, segment_marks};
+use super::{KernelError, MAIN};
 use crate::{
     config::{self, EgressPeer, EndpointPeer, EpeAddresses, Mptcp, TABLES_MAX},
     forwarding::PeerIndex,
@@ -164,7 +164,7 @@ impl Plan {
         of.ipv4_sid?;
         Some(MarkRule {
             priority: self.guard.as_ref()?.priority,
-            mark: segment_marks::mark_of(peer)?,
+            mark: segment_mark(peer)?,
             table: of.table,
             ipv6: false,
         })
@@ -314,6 +314,15 @@ pub(super) fn moved(state: &State, interface: u32) -> Vec<Change> {
     });
     nexthops.chain(addresses).collect()
 }
+
+/// The mark of packets for a border router's segment for IPv4; `None`: there are too many peers.
+pub(super) fn segment_mark(peer: PeerIndex) -> Option<u32> {
+    let place = u16::try_from(peer.0).ok()?;
+    Some(FIRST_SEGMENT_MARK + u32::from(place))
+}
+
+/// The first of 65,536 marks; no other program may use them. Ours.
+const FIRST_SEGMENT_MARK: u32 = 0x4b66_0000;
 
 /// The mark or table of a peer; `None`: there are too many peers.
 pub(super) fn of_peer(first: u32, peer: PeerIndex) -> Option<u32> {

@@ -23,8 +23,11 @@ use keiro_linux::{
 };
 use keiro_units::Instant;
 
-use super::{KernelError, failed, now, plan::Plan};
-use crate::forwarding::{ForwardingError, PeerIndex};
+use super::{
+    KernelError, failed, now,
+    plan::{Plan, segment_mark},
+};
+use crate::forwarding::ForwardingError;
 
 /// The mark of packets for each segment.
 type Marks = BTreeMap<Ipv6Addr, u32>;
@@ -65,14 +68,8 @@ struct Worker {
 /// The marks of the segments of a configuration.
 pub(super) fn wanted(plan: &Plan) -> Marks {
     let peers = plan.peers.iter();
-    let marks = peers.filter_map(|(at, peer)| Some((peer.ipv4_sid?, mark_of(*at)?)));
+    let marks = peers.filter_map(|(at, peer)| Some((peer.ipv4_sid?, segment_mark(*at)?)));
     marks.collect()
-}
-
-/// The mark of packets for an egress peer's segment; `None`: there are too many peers.
-pub(super) fn mark_of(peer: PeerIndex) -> Option<u32> {
-    let place = u16::try_from(peer.0).ok()?;
-    Some(FIRST_MARK + u32::from(place))
 }
 
 /// Removes what an earlier run has left in nftables; returns the number of tables.
@@ -300,8 +297,6 @@ const FAMILY: &str = "ip6";
 const TABLE: &str = "keiro_segments";
 const UNMARKED: &str =
     "IPv4 packets by segments take the best path, because nftables does not mark them";
-/// The first of 65,536 marks; no other program may use them. Ours.
-const FIRST_MARK: u32 = 0x4b66_0000;
 /// How soon a change of nftables by others is noticed. Ours.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How soon the end of a run of nft is noticed. Ours.

@@ -17,8 +17,10 @@ use keiro_egress::{
 };
 use keiro_linux::{
     duplicate_address,
+    epe::{PROTOCOL_ASBR, PROTOCOL_EGRESS},
     interface::{self, Interface},
     nft,
+    route::PROTOCOL,
     route_lookup::{Query, RouteLookup},
     rule, unix,
 };
@@ -117,10 +119,14 @@ fn look_at_border_router(
     }
 }
 
+/// Routing protocol numbers of Keiro's daemons.
+const OWN: [u8; 3] = [PROTOCOL, PROTOCOL_EGRESS, PROTOCOL_ASBR];
+
 /// Rules of other programs that match every packet before those with this priority.
 fn rules_before(priority: u32) -> Vec<String> {
     let families = [false, true].into_iter();
-    let all = families.flat_map(|v6| rule::matching_all_before(priority, v6).unwrap_or_default());
+    let all =
+        families.flat_map(|v6| rule::matching_all_before(priority, v6, &OWN).unwrap_or_default());
     let mut all: Vec<String> = all.collect();
     all.dedup();
     all
