@@ -153,7 +153,7 @@ fn a_share_of_connections_is_held_out() {
 }
 
 #[test]
-fn nothing_is_withheld_where_it_is_turned_off_or_no_address_is_known() {
+fn nothing_is_withheld_where_it_is_turned_off() {
     let off = Settings {
         held_out: 0.0,
         ..Settings::DEFAULT
@@ -161,9 +161,6 @@ fn nothing_is_withheld_where_it_is_turned_off_or_no_address_is_known() {
     let mut all = Comparison::new(off, 5);
     assert!((0..1000).all(|_| all.draw(at(0), client(0)) == Assignment::default()));
     assert_eq!(all.summary(at(0)), ComparisonStatus::default());
-    let mut all = Comparison::new(HALF, 5);
-    let v4 = "192.0.2.1".parse().unwrap();
-    assert!((0..1000).all(|_| all.draw(at(0), v4) == Assignment::default()));
 }
 
 /// Until something is decided.
@@ -293,6 +290,9 @@ fn what_is_known_is_shown_by_address_and_by_prefix() {
     for number in 0..3 {
         all.draw(at(0), client(number));
     }
+    for address in ["192.0.2.1", "192.0.2.200", "198.51.100.7"] {
+        all.draw(at(0), address.parse().unwrap());
+    }
     let of = |asked: &str| -> Vec<String> {
         let reported = all.explain(at(0), asked.parse().unwrap());
         reported.iter().map(|one| one.prefix.to_string()).collect()
@@ -302,6 +302,9 @@ fn what_is_known_is_shown_by_address_and_by_prefix() {
     assert_eq!(of("2001:db8::/47"), ["2001:db8::/48", "2001:db8:1::/48"]);
     assert_eq!(of("::/0").len(), 3);
     assert_eq!(of("2001:db9::/32").len(), 0);
+    assert_eq!(of("192.0.2.1/32"), ["192.0.2.0/24"]);
+    assert_eq!(of("192.0.0.0/8"), ["192.0.2.0/24"]);
+    assert_eq!(of("0.0.0.0/0").len(), 2);
 }
 
 proptest! {
