@@ -22,7 +22,7 @@ pub(crate) use self::{
     measure::{
         MEASURE_PORT, Measure, MeasureCommand, MeasureCompare, MeasureFit, MeasureNet, MeasurePart,
     },
-    network::{HubFile, Init, Invite, Join, Leave, Revoke, Sites},
+    network::{HubFile, Init, Invite, Join, Leave, Rename, Revoke, Sites},
 };
 
 const EXIT_STATUS: &str = "\
@@ -85,6 +85,10 @@ pub(crate) enum Command {
     ///
     /// The branch's key is refused from then on. It can be invited again.
     Revoke(Revoke),
+    /// Give a branch or the second hub another name, everywhere in the network
+    ///
+    /// Its sessions, routes and history go on. No file of the branch changes.
+    Rename(Rename),
     /// The branches of the network of this hub, and those that are invited
     Sites(Sites),
     /// Join a network with the token of an invitation

@@ -344,6 +344,8 @@ pub enum PeerOrigin {
 pub struct App {
     /// Its name, unique among applications and the same at both gateways.
     pub name: Name,
+    /// The name that its number on the wire follows from, where that is another one: its site was renamed.
+    pub wire_name: Option<Name>,
     pub class: Class,
     /// The gateway at the other side.
     pub peer: PeerIndex,
@@ -632,10 +634,16 @@ impl Config {
 }
 
 impl App {
+    /// The name that its number on the wire follows from, the same at both gateways.
+    pub fn wire_name(&self) -> &Name {
+        self.wire_name.as_ref().unwrap_or(&self.name)
+    }
+
     /// An application of these needs, whose data goes to `peer`.
     pub(crate) fn with_needs(name: Name, peer: PeerIndex, needs: &AppNeeds) -> Self {
         Self {
             name,
+            wire_name: None,
             class: needs.class,
             peer,
             latency_target: needs.latency_target,

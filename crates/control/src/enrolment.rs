@@ -274,6 +274,7 @@ impl Hub<'_> {
             public_key: request.public_key,
             preshared_key: PresharedKey::from_bytes([0; 32]),
             prefixes: request.prefixes.clone(),
+            wire_name: self.registry.free_wire_name(&request.name),
         };
         with_site.sites.insert(request.name.clone(), site);
         collides(&with_site).then(|| {

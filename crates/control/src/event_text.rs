@@ -396,6 +396,9 @@ fn network_sentence(kind: &EventKind) -> Option<String> {
                 None => format!("site {site} has asked again{from} for the answer to its join"),
             }
         }
+        EventKind::PeerRenamed { peer, before } => {
+            format!("peer {before} is {peer} now; its session goes on")
+        }
         EventKind::JoinRefused {
             peer,
             remote,

@@ -5,6 +5,7 @@
 //! touches nothing in use; [`Active::apply`] only sends commands. A configuration that cannot be
 //! prepared leaves everything as it is.
 
+mod renamed;
 mod spent;
 
 use std::{
@@ -40,6 +41,8 @@ use crate::{
     path_ids::PathIds,
     uplinks::{Binding, Network, Problem, Uplinks, interface_of},
 };
+
+pub(crate) use self::renamed::{Rename, Renamed};
 
 /// The configuration in use.
 #[derive(Default)]
@@ -107,6 +110,14 @@ pub(crate) struct Prepared {
     mtu: Vec<u16>,
     /// In the order of the file.
     identities: Vec<Identity>,
+}
+
+/// What [`Active::apply`] has done to peers and applications.
+#[derive(Debug)]
+pub(crate) struct Applied {
+    /// Peers that are gone.
+    pub(crate) removed: Vec<String>,
+    pub(crate) renamed: Renamed,
 }
 
 /// How an application is to leave.
@@ -251,14 +262,13 @@ impl From<BindError> for OpenError {
 
 impl Active {
     /// Applies `config`. Sockets, peers and applications that stay the same are not touched.
-    /// Returns the removed peers.
     pub(crate) fn apply(
         &mut self,
         config: &Config,
         prepared: Prepared,
         preferences: &Preferences,
         data: &DataHandle,
-    ) -> Result<Vec<String>, DataThreadGone> {
+    ) -> Result<Applied, DataThreadGone> {
         let Prepared {
             sockets,
             listeners,
@@ -292,11 +302,13 @@ impl Active {
         // Before peers are added: their traffic may arrive at once.
         data.send(Command::OpenNetworkChannel(config.network.is_some()))?;
         self.apply_forwards(config, data)?;
-        let removed = self.apply_peers(config, &mtu, &identities, preferences, data)?;
+        let apps = self.renamed_apps(config);
+        let (removed, peers) = self.apply_peers(config, &mtu, &identities, preferences, data)?;
         self.apply_apps(config, preferences, data)?;
         self.apply_listeners(config, listeners, data)?;
         self.remove_unused_sockets(config, data)?;
-        Ok(removed)
+        let renamed = Renamed { peers, apps };
+        Ok(Applied { removed, renamed })
     }
 
     /// Sends applications that are new or changed, or take other paths, to the data thread.
@@ -478,26 +490,26 @@ impl Active {
         identities: &[Identity],
         preferences: &Preferences,
         data: &DataHandle,
-    ) -> Result<Vec<String>, DataThreadGone> {
-        let wanted: BTreeMap<&str, &Identity> = config
-            .peers
+    ) -> Result<(Vec<String>, Vec<Rename>), DataThreadGone> {
+        let wanted: BTreeMap<[u8; 32], &Identity> = identities
             .iter()
-            .map(|p| p.name.as_str())
-            .zip(identities)
+            .map(|identity| (identity.public_key, identity))
             .collect();
         let gone = |(name, peer): (&String, &ActivePeer)| {
-            (wanted.get(name.as_str()) != Some(&&peer.identity)).then(|| name.clone())
+            let identity = &peer.identity;
+            (wanted.get(&identity.public_key) != Some(&identity)).then(|| name.clone())
         };
         let removed: Vec<String> = self.peers.iter().filter_map(gone).collect();
+        let ids: BTreeSet<AppId> = config.apps.iter().map(app_id).collect();
         for name in &removed {
             if let Some(peer) = self.peers.remove(name) {
                 data.send(Command::RemovePeer { peer: peer.id })?;
                 // Applications that stay are set again, with their new peer.
-                self.apps.retain(|_, route| {
-                    route.peer != peer.id || config.app_named(&route.name).is_none()
-                });
+                self.apps
+                    .retain(|app, route| route.peer != peer.id || !ids.contains(app));
             }
         }
+        let renamed = self.rename_peers(config, identities);
         for (number, peer) in config.peers.iter().enumerate() {
             let index = PeerIndex(number);
             let name = peer.name.to_string();
@@ -529,7 +541,6 @@ impl Active {
             self.peers.insert(name, entry);
         }
         // After the peers: an application that goes leaves its messages to a session that stays.
-        let ids: BTreeSet<AppId> = config.apps.iter().map(app_id).collect();
         let gone: Vec<AppId> = self
             .apps
             .keys()
@@ -540,7 +551,7 @@ impl Active {
             self.apps.remove(&app);
             data.send(Command::RemoveApp { app })?;
         }
-        Ok(removed)
+        Ok((removed, renamed))
     }
 
     /// The applications of a peer that is added.
@@ -729,7 +740,7 @@ impl Active {
 
 /// The number of an application, here and at the peer.
 pub(crate) fn app_id(app: &App) -> AppId {
-    AppId::of_name(app.name.as_str())
+    AppId::of_name(app.wire_name().as_str())
 }
 
 /// An application as the core has it.

@@ -212,6 +212,7 @@ impl Gateway {
             public_key: request.public_key,
             preshared_key: preshared_key.clone(),
             prefixes: request.prefixes.clone(),
+            wire_name: edit.registry().free_wire_name(&request.name),
         };
         let mut used = edit.registry().invitations[invitation].clone();
         let ended_before = redemption.at.checked_sub(ENDED_KEPT);

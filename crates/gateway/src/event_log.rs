@@ -250,6 +250,7 @@ fn subject(kind: &EventKind) -> Option<String> {
         | EventKind::KeyRefused { peer }
         | EventKind::HandshakeUnanswered { peer, .. }
         | EventKind::JoinRefused { peer, .. }
+        | EventKind::PeerRenamed { peer, .. }
         | EventKind::KeyChanged { peer, .. } => peer.clone(),
         EventKind::SiteJoined { site, .. } => site.clone(),
         EventKind::VersionMismatch { peer, .. } => peer.clone().unwrap_or_default(),

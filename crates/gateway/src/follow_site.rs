@@ -10,11 +10,11 @@ use keiro_control::{
     config::{AppIndex, PathIndex, Planner},
     protocol::{AssignedBy, EventKind},
 };
-use keiro_core::AppId;
 use keiro_planner::steer::PlanMode;
 use keiro_planning::{Plan, PlannerInput, PlanningProblem};
 
 use crate::{
+    active::app_id,
     data::command::DataThreadGone,
     gateway::Gateway,
     site::{SitePlanner, SiteRole, inputs},
@@ -43,10 +43,10 @@ impl Gateway {
             let change = self.site.on_update(update);
             self.planning.needs_replan |= change.needs_replan;
             for (app, path) in change.stored_paths {
-                if let Some(path) = self.active.path_ids().id_of_name(&path) {
-                    self.planning
-                        .steering
-                        .remember_path(AppId::of_name(&app), path);
+                let app = self.config.app_named(&app);
+                let app = app.map(|app| app_id(&self.config[app]));
+                if let Some((app, path)) = app.zip(self.active.path_ids().id_of_name(&path)) {
+                    self.planning.steering.remember_path(app, path);
                 }
             }
             if let Some(event) = change.event {

@@ -18,7 +18,12 @@ use keiro_store::{
 };
 use keiro_units::Probability;
 
-use crate::{past_workloads::PastWorkloads, privileges::Privileges, trigger::Trigger};
+use crate::{
+    active::{Rename, Renamed},
+    past_workloads::PastWorkloads,
+    privileges::Privileges,
+    trigger::Trigger,
+};
 
 /// The present minute's measurements, and the state of the file.
 pub(crate) struct HistoryRecorder {
@@ -149,6 +154,34 @@ impl HistoryRecorder {
     /// Adds a sample of a path to the present minute.
     pub(crate) fn sample_path(&mut self, key: SeriesKey, path: &core::PathSnapshot) {
         self.minute.paths.entry(key).or_default().add(path);
+    }
+
+    /// What is kept and what is measured follow peers and applications that have another name.
+    pub(crate) fn rename(&mut self, renamed: &Renamed) {
+        let paths = std::mem::take(&mut self.minute.paths).into_iter();
+        self.minute.paths = paths
+            .map(|(mut key, of)| {
+                key.peer = renamed.peer(&key.peer).to_owned();
+                (key, of)
+            })
+            .collect();
+        let sent = std::mem::take(&mut self.minute.sent).into_iter();
+        self.minute.sent = sent
+            .map(|(app, bytes)| (renamed.app(&app).to_owned(), bytes))
+            .collect();
+        let pairs = |renames: &[Rename]| -> Vec<[String; 2]> {
+            let pairs = renames.iter();
+            pairs
+                .map(|Rename { before, now }| [before.clone(), now.clone()])
+                .collect()
+        };
+        if let Some(recorder) = &self.recorder
+            && !recorder.rename(pairs(&renamed.peers), pairs(&renamed.apps))
+        {
+            tracing::warn!(
+                "the disk does not keep up: the history of what was renamed stays under the names before"
+            );
+        }
     }
 
     /// How many messages an application had sent when the present minute began.

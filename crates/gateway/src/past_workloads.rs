@@ -10,7 +10,7 @@ use keiro_planning::Workload;
 use keiro_store::history::{AppSample, Latest, Row, SeriesKey};
 use keiro_units::ByteCount;
 
-use crate::workload::INTERVAL_MIN;
+use crate::{active::Renamed, workload::INTERVAL_MIN};
 
 /// What applications sent before the restart, by name.
 #[derive(Default)]
@@ -61,6 +61,17 @@ impl PastWorkloads {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Follows peers and applications that have another name.
+    pub(crate) fn rename(&mut self, renamed: &Renamed) {
+        let known = std::mem::take(&mut self.0).into_iter();
+        self.0 = known
+            .map(|(app, mut of)| {
+                of.peer = renamed.peer(&of.peer).to_owned();
+                (renamed.app(&app).to_owned(), of)
+            })
+            .collect();
     }
 
     /// Forgets applications that are not among these.

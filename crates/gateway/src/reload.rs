@@ -1,11 +1,14 @@
 //! A new configuration for a running gateway: it is checked and prepared completely, then applied;
 //! or refused without any change.
 
-use std::{collections::BTreeSet, time::SystemTime};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::SystemTime,
+};
 
 use keiro_control::{
     ConfigError,
-    config::{Config, ConfigDiff, Found, Local, Name, PeerOrigin},
+    config::{AppIndex, Config, ConfigDiff, Found, Local, Name, PeerOrigin},
     key,
     protocol::{DownReason, ErrorCode, ErrorResponse, EventKind},
 };
@@ -14,7 +17,7 @@ use keiro_planning::{PlanMode, PlannerConfig, PlannerInput, PlanningProblem};
 use sd_notify::NotifyState;
 
 use crate::{
-    active::{self, Preference, Preferences, app_id},
+    active::{self, Applied, Preference, Preferences, Rename, Renamed, app_id},
     core_config::{aggregation, scheduler},
     data::{
         self,
@@ -192,10 +195,12 @@ impl Gateway {
         );
         // Until the next plan, the present path of each application comes first.
         let preferences = self.preferences_of_now(&changes);
-        let removed = self
+        let applied = self
             .active
             .apply(&self.config, prepared, &preferences, &self.data);
-        for peer in removed? {
+        let Applied { removed, renamed } = applied?;
+        self.follow_names(&renamed);
+        for peer in removed {
             self.status.forget_peer(&peer);
             if never_up.contains(&peer) {
                 continue;
@@ -225,6 +230,22 @@ impl Gateway {
         })
     }
 
+    /// What is known by name follows peers and applications that have another one.
+    fn follow_names(&mut self, renamed: &Renamed) {
+        if renamed.is_empty() {
+            return;
+        }
+        self.status.rename(renamed);
+        self.planning.steering.rename(renamed);
+        self.history.rename(renamed);
+        for Rename { before, now } in &renamed.peers {
+            self.publish(EventKind::PeerRenamed {
+                peer: now.clone(),
+                before: before.clone(),
+            });
+        }
+    }
+
     /// Names of sites to which there is a direct session that is not up; that it goes is no event.
     fn direct_sessions_that_are_down(&self) -> BTreeSet<String> {
         let peers = self.config.peers.iter();
@@ -249,11 +270,18 @@ impl Gateway {
         let Ok(snapshot) = self.data.snapshot() else {
             return preferences;
         };
+        let of_config: BTreeMap<AppId, AppIndex> = (self.config.apps.iter().enumerate())
+            .map(|(number, app)| (app_id(app), AppIndex(number)))
+            .collect();
+        let has_changed = |app: AppIndex| {
+            let name = self.config[app].name.as_str();
+            changes.apps.changed.iter().any(|changed| changed == name)
+        };
         for session in snapshot.sessions.values() {
             for app in &session.apps {
-                let name = self.active.app_name(session.peer, app.id);
-                let name = name.filter(|name| !changes.apps.changed.iter().any(|app| app == name));
-                let index = name.and_then(|name| self.config.app_named(name));
+                let known = self.active.app_name(session.peer, app.id);
+                let index = known.and_then(|_| of_config.get(&app.id).copied());
+                let index = index.filter(|index| !has_changed(*index));
                 let path = app.path.and_then(|path| self.active.path_ids().index(path));
                 if let (Some(index), Some(path)) = (index, path)
                     && let Some(Preference { paths, .. }) = preferences.get_mut(&index)
@@ -278,13 +306,14 @@ impl Gateway {
     pub(crate) fn follow_configuration(&mut self) {
         let peers: Vec<String> = names(&self.config.peers, |peer| &peer.name);
         let apps: Vec<String> = names(&self.config.apps, |app| &app.name);
+        let ids: BTreeSet<AppId> = self.config.apps.iter().map(app_id).collect();
         let path_ids = self.active.path_ids();
         let to_peer = |peer| path_ids.iter().map(move |path| PeerPath::new(peer, path));
         let paths: Vec<PeerPath> = self.active.peer_ids().flat_map(to_peer).collect();
         self.status.follow(data::now(), &peers, &paths, &apps);
-        self.planning.steering.follow(&paths, &apps, path_ids);
+        let of_apps = (&ids, &apps[..]);
+        self.planning.steering.follow(&paths, of_apps, path_ids);
         self.budgets.retain_paths(&paths);
-        let ids: BTreeSet<AppId> = self.config.apps.iter().map(app_id).collect();
         self.planning
             .operator_paths
             .retain(|app, path| ids.contains(app) && path_ids.index(*path).is_some());

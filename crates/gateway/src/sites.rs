@@ -126,10 +126,22 @@ impl Sites {
         }
         Ok(PreparedSites {
             of_file,
+            direct: self.direct_in(&state),
             state,
             read,
-            direct: self.direct.wanted(),
         })
+    }
+
+    /// Sessions with other sites, by the names that these have there.
+    fn direct_in(&self, state: &NetworkState) -> Vec<DirectSite> {
+        let wanted = self.direct.wanted();
+        match state {
+            NetworkState::Branch(registry) => {
+                let sites = wanted.into_iter();
+                sites.map(|site| registry.renamed(site)).collect()
+            }
+            NetworkState::Hub(_) | NetworkState::SecondHub(_) | NetworkState::Nothing => wanted,
+        }
     }
 
     /// Reads the registry's file again. `None`: it says the same as before.
@@ -158,9 +170,9 @@ impl Sites {
     pub(crate) fn with_state(&self, state: NetworkState) -> PreparedSites {
         PreparedSites {
             of_file: self.of_file.clone(),
+            direct: self.direct_in(&state),
             state,
             read: self.read,
-            direct: self.direct.wanted(),
         }
     }
 
@@ -182,6 +194,9 @@ impl Sites {
         }
         (self.of_file, self.state, self.read) = (of_file, state, read);
         self.rejected = None;
+        if let NetworkState::Branch(registry) = &self.state {
+            self.direct.rename(|site| registry.renamed(site));
+        }
         self.direct.retain(|name| match &self.state {
             NetworkState::Branch(registry) => registry.direct_key(name).ok(),
             NetworkState::Hub(_) | NetworkState::SecondHub(_) | NetworkState::Nothing => None,

@@ -28,7 +28,12 @@ use keiro_core::{
 };
 use keiro_model::aggregation::Parameters;
 
-use crate::{active::Active, answer_fault::AnswerFault, path_ids::PeerPath, target_monitor};
+use crate::{
+    active::{Active, Renamed},
+    answer_fault::AnswerFault,
+    path_ids::PeerPath,
+    target_monitor,
+};
 
 fn class_of(class: DeliveryClass) -> Class {
     match class {
@@ -201,6 +206,18 @@ impl StatusTable {
                 answer_fault: None,
             });
         }
+    }
+
+    /// Follows peers and applications that have another name.
+    pub(crate) fn rename(&mut self, renamed: &Renamed) {
+        let peers = std::mem::take(&mut self.peers).into_iter();
+        self.peers = peers
+            .map(|(name, of)| (renamed.peer(&name).to_owned(), of))
+            .collect();
+        let apps = std::mem::take(&mut self.apps).into_iter();
+        self.apps = apps
+            .map(|(name, of)| (renamed.app(&name).to_owned(), of))
+            .collect();
     }
 
     /// Forgets a peer that was removed, so that it begins anew if it comes back. Its paths are

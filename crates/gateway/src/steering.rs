@@ -25,7 +25,7 @@ use keiro_planning::{
 use keiro_units::{Bandwidth, Probability};
 
 use crate::{
-    active::app_id,
+    active::{Renamed, app_id},
     data::measure::DelayQuantiles,
     past_workloads::PastWorkloads,
     path_ids::{PathIds, PeerPath},
@@ -244,13 +244,22 @@ impl Steering {
         changed(&before, &self.planned_terms)
     }
 
-    /// Follows a new configuration: forgets what it does not have, and everything that is keyed by
+    /// What is known by name follows peers and applications that have another one.
+    pub(crate) fn rename(&mut self, renamed: &Renamed) {
+        self.past_workloads.rename(renamed);
+    }
+
+    /// Follows a new configuration, whose applications have these numbers and names: forgets what it does not have, and everything that is keyed by
     /// positions in the old one.
-    pub(crate) fn follow(&mut self, paths: &[PeerPath], apps: &[String], path_ids: &PathIds) {
+    pub(crate) fn follow(
+        &mut self,
+        paths: &[PeerPath],
+        (ids, apps): (&BTreeSet<AppId>, &[String]),
+        path_ids: &PathIds,
+    ) {
         self.paths.retain(|path, _| paths.contains(path));
         self.capacities.retain(|path, _| paths.contains(path));
         self.peer_terms.retain(|path, _| paths.contains(path));
-        let ids: BTreeSet<AppId> = apps.iter().map(|name| AppId::of_name(name)).collect();
         self.workloads.retain(|app, _| ids.contains(app));
         self.past_workloads.follow(apps);
         self.preferred_paths

@@ -43,7 +43,7 @@ use self::{
     split::SplitGround,
 };
 use crate::{
-    active::Active,
+    active::{Active, app_id},
     data::{
         command::{Command, DataHandle, DataThreadGone},
         split::app_of,
@@ -538,7 +538,7 @@ fn give_queues(number: u64, mut tun: Tun, data: &DataHandle) -> Result<Tun, Data
 }
 
 fn setup(config: &Config, tenant: &Tenant, device: u64, active: &Active) -> TenantSetup {
-    let app_id = |app: AppIndex| AppId::of_name(config[app].name.as_str());
+    let app_id = |app: AppIndex| app_id(&config[app]);
     let patterns = tenant.rules.iter().flat_map(|rule| &rule.domains);
     let patterns: BTreeSet<&DomainPattern> = patterns.collect();
     let patterns: Vec<DomainPattern> = patterns.into_iter().cloned().collect();

@@ -428,6 +428,7 @@ fn planned_app(
     let interval = app.interval_seconds.map(interval);
     Ok(App {
         name: name(&app.name)?,
+        wire_name: None,
         class: app.class,
         peer: PeerIndex(below(app.peer, snapshot.peers.len(), "peer")?),
         latency_target: target.transpose()?,

@@ -212,6 +212,19 @@ impl History {
         Ok(left_out)
     }
 
+    /// Gives peers and applications other names, `[before, now]` each, so that what was measured is found under the new
+    /// ones. What there is under a new name is of a peer that is gone, and is removed.
+    ///
+    /// # Errors
+    /// See [`HistoryError`]; no name is changed then.
+    pub fn rename(
+        &mut self,
+        peers: &[[String; 2]],
+        apps: &[[String; 2]],
+    ) -> Result<(), HistoryError> {
+        self.transact(|transaction| rename(transaction, peers, apps))
+    }
+
     /// The newest minutes; see [`Latest`].
     ///
     /// # Errors
@@ -524,6 +537,60 @@ fn insert<S: Series>(
         statement.raw_execute()?;
     }
     Ok(left_out)
+}
+
+/// All at once: two may change their names with each other.
+fn rename(
+    transaction: &Transaction<'_>,
+    peers: &[[String; 2]],
+    apps: &[[String; 2]],
+) -> rusqlite::Result<()> {
+    let subjects: Vec<(i64, String, SeriesKey)> = transaction
+        .prepare("SELECT id, kind, name, peer FROM subject")?
+        .query_map([], |row| {
+            let [name, peer] = [row.get(2)?, row.get(3)?];
+            Ok((row.get(0)?, row.get(1)?, SeriesKey { name, peer }))
+        })?
+        .collect::<rusqlite::Result<_>>()?;
+    let new_name = |renames: &[[String; 2]], name: &str| {
+        let mut renames = renames.iter();
+        renames
+            .find(|[before, _]| before == name)
+            .map_or_else(|| name.to_owned(), |[_, now]| now.clone())
+    };
+    let mut moved = Vec::new();
+    for (id, kind, before) in &subjects {
+        let name = match kind == AppSample::KIND {
+            true => new_name(apps, &before.name),
+            false => before.name.clone(),
+        };
+        let peer = new_name(peers, &before.peer);
+        let now = SeriesKey { name, peer };
+        if now != *before {
+            moved.push((*id, kind, now));
+        }
+    }
+    let is_moved = |id: i64| moved.iter().any(|(of, ..)| *of == id);
+    for (id, kind, before) in &subjects {
+        let is_taken = moved
+            .iter()
+            .any(|(_, of, now)| *of == kind && now == before);
+        if is_taken && !is_moved(*id) {
+            remove_subject(transaction, *id)?;
+        }
+    }
+    // No name is an empty text, so that none is there twice in between.
+    for (id, ..) in &moved {
+        let sql = "UPDATE subject SET name = '', peer = ?2 WHERE id = ?1";
+        transaction
+            .prepare(sql)?
+            .execute(params![id, id.to_string()])?;
+    }
+    for (id, _, SeriesKey { name, peer }) in &moved {
+        let sql = "UPDATE subject SET name = ?2, peer = ?3 WHERE id = ?1";
+        transaction.prepare(sql)?.execute(params![id, name, peer])?;
+    }
+    Ok(())
 }
 
 /// The number of a subject, given now if there is room. `None`: there is none.

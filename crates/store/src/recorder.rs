@@ -90,6 +90,8 @@ type Query = Box<dyn FnOnce(Result<&mut History, HistoryError>) + Send>;
 
 enum Job {
     Record(u64, Batch),
+    /// Of peers and of applications.
+    Rename(Vec<[String; 2]>, Vec<[String; 2]>),
     Ask(Query),
 }
 
@@ -139,6 +141,12 @@ impl Recorder {
             self.counters.dropped.fetch_add(1, Relaxed);
         }
         is_taken
+    }
+
+    /// Gives peers and applications other names, `[before, now]` each; see [`History::rename`]. `false`: so much waits
+    /// already that it is left out.
+    pub fn rename(&self, peers: Vec<[String; 2]>, apps: Vec<[String; 2]>) -> bool {
+        self.send(Job::Rename(peers, apps)).is_ok()
     }
 
     /// What has become of the batches so far.
@@ -262,6 +270,14 @@ impl RecorderThread {
                         }
                     }
                     self.measure_file();
+                }
+                Job::Rename(peers, apps) => {
+                    let renamed = self
+                        .open()
+                        .and_then(|history| history.rename(&peers, &apps));
+                    if let Err(error) = renamed {
+                        self.on_error(&error);
+                    }
                 }
                 Job::Ask(question) => question(self.open()),
             }

@@ -1,4 +1,4 @@
-//! The command line of hubs and branches: `keiro init`, `invite`, `revoke`, `sites`, `join` and `leave`.
+//! The command line of hubs and branches: `keiro init`, `invite`, `revoke`, `rename`, `sites`, `join` and `leave`.
 
 use super::*;
 
@@ -84,6 +84,18 @@ pub(crate) struct Revoke {
     /// The branch's name
     #[arg(value_parser = name)]
     pub(crate) name: Name,
+    #[command(flatten)]
+    pub(crate) hub: HubFile,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Rename {
+    /// The branch's name
+    #[arg(value_parser = name)]
+    pub(crate) name: Name,
+    /// The name that it gets
+    #[arg(value_parser = name)]
+    pub(crate) new: Name,
     #[command(flatten)]
     pub(crate) hub: HubFile,
 }

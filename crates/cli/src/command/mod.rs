@@ -65,6 +65,7 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Init(args) => init::init(&args).map(success),
         Command::Invite(args) => sites::invite(&args).map(success),
         Command::Revoke(args) => sites::revoke(&args).map(success),
+        Command::Rename(args) => sites::rename(&args).map(success),
         Command::Sites(args) => sites::sites(&args).map(success),
         Command::Join(args) => join::join(&args).map(success),
         Command::Leave(args) => leave::leave(&args).map(success),

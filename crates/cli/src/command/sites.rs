@@ -1,4 +1,4 @@
-//! `keiro invite`, `keiro revoke` and `keiro sites`: the registry of a hub.
+//! `keiro invite`, `keiro revoke`, `keiro rename` and `keiro sites`: the registry of a hub.
 
 use std::{
     fmt,
@@ -416,6 +416,60 @@ pub(super) fn revoke(args: &args::Revoke) -> Result<(), Failure> {
         ),
     }
     Ok(())
+}
+
+pub(super) fn rename(args: &args::Rename) -> Result<(), Failure> {
+    let hub = Hub::load(&args.hub)?;
+    let args::Rename { name, new, .. } = args;
+    let mut edit = hub.edit()?;
+    refuse_new_name(edit.registry(), &hub.config, name, new)?;
+    if !edit.rename(name, new) {
+        return Err(Failure::new(format!("there is no site `{name}`"))
+            .hint("`keiro sites` lists them; an invitation is renamed by `keiro revoke` and `keiro invite`"));
+    }
+    edit.commit().map_err(unwritten)?;
+    match hub.apply(&[])? {
+        Applied::Now => message!(
+            "`{name}` is `{new}` here; the other sites follow within seconds, and its sessions go on"
+        ),
+        Applied::AtStart => message!(
+            "`{name}` is `{new}` in the registry; no gateway runs here, so this takes effect when it starts, and the \
+             history until then stays under the name `{name}`"
+        ),
+    }
+    Ok(())
+}
+
+/// Refuses a name that a site must not have, or that another one has.
+fn refuse_new_name(
+    registry: &Registry,
+    config: &Config,
+    name: &Name,
+    new: &Name,
+) -> Result<(), Failure> {
+    if new.as_str().len() > SITE_NAME_BYTES_MAX {
+        let what = format!("`{new}` has more than {SITE_NAME_BYTES_MAX} bytes");
+        return Err(Failure::usage(what, "choose a shorter name"));
+    }
+    let came_by = |invitation: &Invitation| {
+        let mut members = registry.members();
+        let site = members.find(|(of, _)| *of == name);
+        site.is_some_and(|(_, site)| used_by(invitation) == Some(site.public_key))
+    };
+    let owner = match () {
+        () if *name == config.gateway.name => {
+            return Err(Failure::new(format!("`{name}` is this hub itself")).hint(
+                "write another `name` in [gateway] of its configuration and restart it; branches keep the name that \
+                 their own files have",
+            ));
+        }
+        () if registry.members().any(|(of, _)| of == new) => "another site",
+        () if registry.invitations.get(new).is_some_and(|of| !came_by(of)) => "an invitation",
+        () if config.peer_named(new.as_str()).is_some() => "a [[peer]] of the hub",
+        () if *new == config.gateway.name => "the hub itself",
+        () => return Ok(()),
+    };
+    Err(Failure::new(format!("`{new}` is the name of {owner}")).hint("choose another name"))
 }
 
 /// A site, or one that is invited.

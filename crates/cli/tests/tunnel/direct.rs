@@ -124,7 +124,7 @@ fn topology() -> String {
 }
 
 /// A hub and four branches that know each other, and have sent each other nothing.
-fn start() -> (World, [Site; 4]) {
+pub(crate) fn start() -> (World, [Site; 4]) {
     let mut world = World::new(&topology());
     for (place, (_, _, translator)) in SITES.iter().enumerate() {
         let number = place + 1;
@@ -156,7 +156,7 @@ fn route(at: &Site, site: &str) -> Option<(String, String)> {
 }
 
 #[track_caller]
-fn await_direct(ends: [(&Site, &str); 2]) {
+pub(crate) fn await_direct(ends: [(&Site, &str); 2]) {
     for (at, site) in ends {
         eventually("packets take a direct session", || {
             (route(at, site)?.0 == "direct").then_some(())
@@ -165,7 +165,7 @@ fn await_direct(ends: [(&Site, &str); 2]) {
 }
 
 /// Whether a gateway has a peer of this name that is up.
-fn is_up(site: &Site, name: &str) -> Option<bool> {
+pub(crate) fn is_up(site: &Site, name: &str) -> Option<bool> {
     let peers = ask(site, &["show", "peer"])?;
     let mut peers = peers.as_array()?.iter();
     Some(peers.any(|peer| peer["name"] == name && peer["state"] == "up"))

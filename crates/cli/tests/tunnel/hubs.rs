@@ -86,15 +86,15 @@ const PROBE_EVERY: Duration = Duration::from_millis(20);
 const OUTAGE_MAX: Duration = Duration::from_secs(1);
 
 /// A network of two hubs and two branches, all joined with the commands.
-struct Network {
+pub(crate) struct Network {
     // First, so that the gateways end before their files go.
-    world: World,
-    osaka: Site,
-    branches: [Site; 2],
+    pub(crate) world: World,
+    pub(crate) osaka: Site,
+    pub(crate) branches: [Site; 2],
 }
 
 impl Network {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let mut world = World::new(TOPOLOGY);
         world.start_hub();
         world.keep_packets_with_hubs();
@@ -120,7 +120,7 @@ impl Network {
         network
     }
 
-    fn config_of(&self, host: &str) -> String {
+    pub(crate) fn config_of(&self, host: &str) -> String {
         match host {
             "hub" => shown(&self.world.hub.path("gateway.toml")),
             "osaka" => shown(&self.osaka.path("keiro/gateway.toml")),
@@ -129,7 +129,7 @@ impl Network {
         }
     }
 
-    fn sites_at(&self, host: &str) -> Value {
+    pub(crate) fn sites_at(&self, host: &str) -> Value {
         let config = self.config_of(host);
         let args = ["sites", "--json", "--config", &config];
         self.world.keiro(host, &args).expect_code(0).json()

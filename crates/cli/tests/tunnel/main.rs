@@ -13,6 +13,7 @@ mod harness;
 mod hubs;
 mod join;
 mod mapping;
+mod network_life;
 mod privileges;
 mod routes;
 mod show;

@@ -86,7 +86,7 @@ pub(super) fn app_id_collisions(
     for (number, app) in config.apps.iter().enumerate() {
         let at = config.origin.apps.get(number).unwrap_or(&elsewhere);
         let name = app.name.as_str();
-        if let Some(earlier) = names.insert(app_id(name), name) {
+        if let Some(earlier) = names.insert(app_id(app.wire_name().as_str()), name) {
             let message = format!("`{name}` has the same number on the wire as `{earlier}`");
             report.add(at, message, "rename one of them, at both gateways");
         }

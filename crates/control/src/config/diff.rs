@@ -242,6 +242,7 @@ fn apps(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
     config.apps.iter().map(|app| {
         let App {
             name,
+            wire_name,
             class,
             peer,
             latency_target,
@@ -256,7 +257,7 @@ fn apps(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
         let peer = config[*peer].name.clone();
         let path = path.map(|p| config[p].name.clone());
         let traffic = (*latency_target, *lifetime, *length, *interval);
-        let traffic = (traffic, *loss, *essential);
+        let traffic = (traffic, *loss, *essential, wire_name.clone());
         (name.to_string(), (*class, peer, (*paths, path), traffic))
     })
 }

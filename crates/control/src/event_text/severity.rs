@@ -66,6 +66,7 @@ pub fn severity(kind: &EventKind) -> Severity {
         EventKind::KeyChanged { .. } | EventKind::MtuChanged { .. } => Severity::Debug,
         EventKind::Draining { .. }
         | EventKind::Reloaded { .. }
+        | EventKind::PeerRenamed { .. }
         | EventKind::AppMoved { .. }
         | EventKind::AggregationChanged { .. }
         | EventKind::AggregationPaused { .. }

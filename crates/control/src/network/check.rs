@@ -107,8 +107,22 @@ pub(super) fn together(draft: &Draft, report: &mut Report<'_>) {
     overlaps(draft, report);
 }
 
-/// The second hub is no site.
+/// The second hub is no site, and no two members have the same numbers on the wire.
 fn names(draft: &Draft, report: &mut Report<'_>) {
+    let mut wire_names = BTreeMap::new();
+    for (name, site, spans) in draft.members() {
+        let wire_name = site.wire_name.as_ref().unwrap_or(name);
+        if let Some(earlier) = wire_names.insert(wire_name, name)
+            && earlier != name
+        {
+            let message = format!("wire_name: `{earlier}` has `{wire_name}` too");
+            report.add(
+                &spans.name,
+                message,
+                "give each its own, for example its name",
+            );
+        }
+    }
     if let Some((name, _, spans)) = &draft.second_hub
         && draft.sites.contains_key(name)
     {

@@ -81,11 +81,21 @@ impl PublicRegistry {
         let site = site.ok_or(NotDirect::NoSite)?;
         let key = site.public_key.filter(|_| self.direct);
         let key = key.ok_or(NotDirect::Registry)?;
-        let mut apps = self.direct_apps(name);
-        match apps.all(|app| app.is_some()) {
-            true => Ok(key),
-            false => Err(NotDirect::NameTooLong),
+        match self.direct_apps(site) {
+            Some(_) => Ok(key),
+            None => Err(NotDirect::NameTooLong),
         }
+    }
+
+    /// The site under its present name, where it had another one when it was introduced.
+    #[must_use]
+    pub fn renamed(&self, mut direct: DirectSite) -> DirectSite {
+        let mut sites = self.sites.iter();
+        let site = sites.find(|site| site.public_key == Some(direct.public_key));
+        if let Some(site) = site.filter(|site| site.name != self.site) {
+            direct.name = site.name.clone();
+        }
+        direct
     }
 
     /// Sites that had another public key before.
@@ -103,14 +113,20 @@ impl PublicRegistry {
         sites.map(|site| &site.name).collect()
     }
 
-    /// What both sites call an application between them, for each of the network; `None`: it is too long.
-    fn direct_apps<'a>(&'a self, other: &'a Name) -> impl Iterator<Item = Option<Name>> + 'a {
-        let (one, two) = match self.site < *other {
-            true => (&self.site, other),
-            false => (other, &self.site),
+    /// What both sites call an application between them, for each of the network, and on the wire; `None`: it is too
+    /// long there.
+    fn direct_apps(&self, other: &PublishedSite) -> Option<Vec<[Name; 2]>> {
+        let of_pair = |app: &Name, [one, two]: [&Name; 2]| {
+            let (one, two) = (one.min(two), one.max(two));
+            Name::of_pair(app.as_str(), one.as_str(), two.as_str())
         };
         let apps = super::expand::apps_or_default(&self.apps()).into_iter();
-        apps.map(move |(app, _)| Name::of_pair(app.as_str(), one.as_str(), two.as_str()))
+        let names = apps.map(|(app, _)| {
+            let on_wire = of_pair(&app, [self.own_wire_name(), other.wire_name()])?;
+            let name = of_pair(&app, [&self.site, &other.name]);
+            Some([name.unwrap_or_else(|| on_wire.clone()), on_wire])
+        });
+        names.collect()
     }
 }
 
@@ -161,7 +177,7 @@ impl Config {
             preshared_key: Some(direct.preshared_key.clone()),
             endpoint: endpoint.map(PeerEndpoint::Address).collect(),
         });
-        let names = registry.direct_apps(name).flatten();
+        let names = registry.direct_apps(site).into_iter().flatten();
         let app = self.add_direct_apps(&registry.apps(), names, peer);
         let behind = app.map(|app| TenantPeer {
             peer,

@@ -10,7 +10,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, TableLike, Value};
+use toml_edit::{Array, DocumentMut, InlineTable, Item, Key, Table, TableLike, Value};
 
 use super::{Invitation, Redemption, Registry, SecondHub, Site, text};
 use crate::config::{ConfigError, Name, PeerEndpoint};
@@ -112,6 +112,47 @@ impl RegistryEdit {
         self.remove("site", name)
     }
 
+    /// Gives a site or the second hub another name. It keeps its place, its comments and the numbers of its
+    /// applications, and the invitation that it came by goes with it. `false`: there is none, or the new name is
+    /// taken.
+    pub fn rename(&mut self, name: &Name, new: &Name) -> bool {
+        let registry = &self.registry;
+        let Some((_, site)) = registry.members().find(|(of, _)| *of == name) else {
+            return false;
+        };
+        let is_taken = registry.members().any(|(of, _)| of == new);
+        let key = site.public_key;
+        let wire_name = site.wire_name.clone().unwrap_or_else(|| name.clone());
+        let table = match registry.is_second_hub(name) {
+            true => "hub",
+            false => "site",
+        };
+        let invitation = registry.invitations.get(name);
+        let came_by =
+            invitation.is_some_and(|of| of.redeemed.as_ref().is_some_and(|of| of.by == key));
+        let renames_invitation = came_by && !registry.invitations.contains_key(new);
+        if is_taken {
+            return false;
+        }
+        self.rename_entry(table, name, new);
+        if let Some(entry) = self
+            .table(table)
+            .and_then(|table| table.get_mut(new.as_str()))
+            .and_then(Item::as_table_like_mut)
+        {
+            match wire_name == *new {
+                true => entry.remove("wire_name"),
+                false => entry.insert("wire_name", toml_edit::value(wire_name.as_str())),
+            };
+            // Only spaces between the values change.
+            entry.fmt();
+        }
+        if renames_invitation {
+            self.rename_entry("invitation", name, new);
+        }
+        true
+    }
+
     /// Adds an invitation, or replaces the one of this name.
     pub fn put_invitation(&mut self, name: &Name, invitation: &Invitation) {
         let mut entry = InlineTable::new();
@@ -176,6 +217,30 @@ impl RegistryEdit {
         }
     }
 
+    /// An entry under another name, in its place and with what stands around it.
+    fn rename_entry(&mut self, table: &str, name: &Name, new: &Name) {
+        let Some(table) = self.table(table) else {
+            return;
+        };
+        let keys: Vec<Key> = table
+            .iter()
+            .filter_map(|(key, _)| table.key(key).cloned())
+            .collect();
+        // There is no other way to change a key in its place.
+        for key in keys {
+            let Some(item) = table.remove(key.get()) else {
+                continue;
+            };
+            let key = match key.get() == name.as_str() {
+                true => Key::new(new.as_str())
+                    .with_leaf_decor(key.leaf_decor().clone())
+                    .with_dotted_decor(key.dotted_decor().clone()),
+                false => key,
+            };
+            table.entry_format(&key).or_insert(item);
+        }
+    }
+
     fn remove(&mut self, table: &str, name: &Name) -> bool {
         let table = self.table(table);
         table.is_some_and(|table| table.remove(name.as_str()).is_some())
@@ -196,6 +261,9 @@ fn entry_of(site: &Site) -> InlineTable {
     let secret = site.preshared_key.to_base64();
     entry.insert("preshared_key", secret.as_str().into());
     entry.insert("prefixes", list(&site.prefixes));
+    if let Some(name) = &site.wire_name {
+        entry.insert("wire_name", name.as_str().into());
+    }
     entry
 }
 

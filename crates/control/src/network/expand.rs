@@ -102,7 +102,8 @@ impl Config {
                 preshared_key: Some(site.preshared_key.clone()),
                 endpoint: Vec::new(),
             });
-            let app = self.add_apps(&apps, name, peer, over);
+            let wire_name = site.wire_name.as_ref().unwrap_or(name);
+            let app = self.add_apps(&apps, [name, wire_name], peer, over);
             learned.extend(site.prefixes.iter().map(|prefix| Learned {
                 prefix: *prefix,
                 owner: PrefixOwner::Site(name.clone()),
@@ -144,21 +145,23 @@ impl Config {
             preshared_key: Some(hub.site.preshared_key.clone()),
             endpoint: hub.endpoint.clone(),
         });
-        self.add_other_hub(name, peer, &hub.site.prefixes, registry, tenant);
+        let names = [name, hub.site.wire_name.as_ref().unwrap_or(name)];
+        self.add_other_hub(names, peer, &hub.site.prefixes, registry, tenant);
     }
 
     /// At the second hub.
     fn add_first_hub(&mut self, first: PeerIndex, replica: &Replica, registry: &Registry) {
-        if let Some((name, _)) = &registry.second_hub {
+        if let Some((name, hub)) = &registry.second_hub {
             let tenant = Some(replica.tenant_id);
-            self.add_other_hub(name, first, &replica.hub_prefixes, registry, tenant);
+            let names = [name, hub.site.wire_name.as_ref().unwrap_or(name)];
+            self.add_other_hub(names, first, &replica.hub_prefixes, registry, tenant);
         }
     }
 
     /// Of one hub, the other one. Both call their applications by the second one's name.
     fn add_other_hub(
         &mut self,
-        second: &Name,
+        second: [&Name; 2],
         peer: PeerIndex,
         behind: &[IpNet],
         registry: &Registry,
@@ -214,7 +217,8 @@ impl Config {
             return;
         };
         let apps = apps_or_default(&registry.apps());
-        let app = self.add_apps(&apps, &registry.site, hub, Over::FirstHub);
+        let own = [&registry.site, registry.own_wire_name()];
+        let app = self.add_apps(&apps, own, hub, Over::FirstHub);
         let others = registry
             .sites
             .iter()
@@ -241,12 +245,8 @@ impl Config {
         if let Some((_, peer)) = second {
             addresses.extend(self.addresses_of(peer));
         }
-        let of_second = second.and_then(|(_, peer)| {
-            Some((
-                peer,
-                self.add_apps(&apps, &registry.site, peer, Over::SecondHub)?,
-            ))
-        });
+        let of_second = second
+            .and_then(|(_, peer)| Some((peer, self.add_apps(&apps, own, peer, Over::SecondHub)?)));
         let tenant = &mut self.tenants[number];
         for prefixes in [&prefixes, &backup] {
             add_routes(tenant, prefixes, &addresses);
@@ -322,28 +322,32 @@ impl Config {
         index
     }
 
-    /// Adds the applications of a session between two sites under `names`; the one that carries its packets.
+    /// Adds the applications of a session between two sites under `names`, here and on the wire; the one that carries its packets.
     pub(super) fn add_direct_apps(
         &mut self,
         apps: &[(Name, AppNeeds)],
-        names: impl Iterator<Item = Name>,
+        names: impl Iterator<Item = [Name; 2]>,
         peer: PeerIndex,
     ) -> Option<AppIndex> {
         let mut of_packets = None;
-        for ((_, needs), name) in apps_or_default(apps).iter().zip(names) {
+        for ((_, needs), [name, wire_name]) in apps_or_default(apps).iter().zip(names) {
             if of_packets.is_none() && needs.class == Class::Datagram {
                 of_packets = Some(AppIndex(self.apps.len()));
             }
-            self.apps.push(App::with_needs(name, peer, needs));
+            self.apps.push(App {
+                wire_name: (wire_name != name).then_some(wire_name),
+                ..App::with_needs(name, peer, needs)
+            });
         }
         of_packets
     }
 
-    /// Adds the applications of the link to a site; the one that carries its packets.
+    /// Adds the applications of the link to a site, which has these names here and on the wire; the one that carries
+    /// its packets.
     fn add_apps(
         &mut self,
         apps: &[(Name, AppNeeds)],
-        site: &Name,
+        site: [&Name; 2],
         peer: PeerIndex,
         over: Over,
     ) -> Option<AppIndex> {
@@ -352,11 +356,14 @@ impl Config {
             if of_packets.is_none() && needs.class == Class::Datagram {
                 of_packets = Some(AppIndex(self.apps.len()));
             }
-            let name = match over {
+            let [name, wire_name] = site.map(|site| match over {
                 Over::FirstHub => Name::of(name.as_str(), site.as_str()),
                 Over::SecondHub => Name::of(name.as_str(), &format!("@{site}")),
-            };
-            self.apps.push(App::with_needs(name, peer, needs));
+            });
+            self.apps.push(App {
+                wire_name: (wire_name != name).then_some(wire_name),
+                ..App::with_needs(name, peer, needs)
+            });
         }
         of_packets
     }

@@ -85,6 +85,9 @@ pub struct Site {
     pub preshared_key: PresharedKey,
     /// Networks behind it; at least one.
     pub prefixes: Vec<IpNet>,
+    /// The name that the numbers of its applications on the wire follow from; `None`: its own. A site that is renamed
+    /// keeps them.
+    pub wire_name: Option<Name>,
 }
 
 /// The hub that sites reach each other through while the first one is away.
@@ -211,6 +214,30 @@ impl Registry {
         self.invitations
             .iter()
             .find(|(_, invitation)| invitation.id == id)
+    }
+
+    /// Whether a site or the second hub has the numbers of applications that follow from this name.
+    pub fn has_wire_name(&self, name: &Name) -> bool {
+        self.members()
+            .any(|(of, site)| site.wire_name.as_ref().unwrap_or(of) == name)
+    }
+
+    /// What a new site of this name is to have as its [`Site::wire_name`]: nothing, unless a site that was renamed
+    /// has the numbers of that name.
+    pub fn free_wire_name(&self, name: &Name) -> Option<Name> {
+        let is_free = |name: &Name| !self.has_wire_name(name);
+        if is_free(name) {
+            return None;
+        }
+        let stem: String = name
+            .as_str()
+            .chars()
+            .take(SITE_NAME_BYTES_MAX - 5)
+            .collect();
+        // One more than there may be members.
+        let mut numbered =
+            (2..=SITES_MAX + 3).filter_map(|n| Name::new(&format!("{stem}-{n}")).ok());
+        numbered.find(|other| is_free(other) && !self.sites.contains_key(other))
     }
 
     /// Sites and the second hub: all with a key and prefixes.

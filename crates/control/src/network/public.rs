@@ -101,6 +101,16 @@ pub struct PublishedSite {
     pub public_key: Option<PublicKey>,
     #[serde(with = "as_text")]
     pub prefixes: Vec<IpNet>,
+    /// See [`Site::wire_name`](super::Site::wire_name).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wire_name: Option<Name>,
+}
+
+impl PublishedSite {
+    /// The name that the numbers of its applications on the wire follow from.
+    pub fn wire_name(&self) -> &Name {
+        self.wire_name.as_ref().unwrap_or(&self.name)
+    }
 }
 
 /// An application and its needs, as [`AppNeeds`] has them.
@@ -178,6 +188,7 @@ impl PublicRegistry {
             name: name.clone(),
             public_key: Some(site.public_key),
             prefixes: site.prefixes.clone(),
+            wire_name: site.wire_name.clone(),
         });
         let apps = registry.apps.iter();
         Some(Self {
@@ -217,6 +228,12 @@ impl PublicRegistry {
     /// The applications, as the registry has them.
     pub fn apps(&self) -> Vec<(Name, AppNeeds)> {
         self.apps.iter().map(PublishedApp::needs).collect()
+    }
+
+    /// What the branch's own applications are named after on the wire.
+    pub fn own_wire_name(&self) -> &Name {
+        let own = self.sites.iter().find(|site| site.name == self.site);
+        own.map_or(&self.site, PublishedSite::wire_name)
     }
 
     /// Whether it is to be taken in the place of `known`: it is of another run of the hub, or newer.
@@ -297,7 +314,10 @@ impl PublicRegistry {
         }
         let mut seen = BTreeMap::new();
         for site in &self.sites {
-            let is_long = site.name.as_str().len() > SITE_NAME_BYTES_MAX;
+            let names = [&site.name, site.wire_name()];
+            let is_long = names
+                .iter()
+                .any(|name| name.as_str().len() > SITE_NAME_BYTES_MAX);
             if is_long || seen.insert(&site.name, ()).is_some() {
                 return Err(PublicError::Name(site.name.clone()));
             }

@@ -223,6 +223,7 @@ fn site(
     let public_key = fields.required(report, "public_key", "\"...\"", public_key);
     let preshared_key = fields.required(report, "preshared_key", "\"...\"", preshared_key);
     let claimed = fields.required(report, "prefixes", "[\"10.1.0.0/24\"]", some_prefixes);
+    let wire_name = fields.optional(report, "wire_name", |value| site_name(string(value)?));
     fields.refuse_unknown_keys(report);
     let (public_key, claimed) = (public_key?, claimed?.value);
     let spans = SiteSpans {
@@ -234,6 +235,7 @@ fn site(
         public_key: public_key.value,
         preshared_key: preshared_key?.value,
         prefixes: plain(claimed),
+        wire_name: value(wire_name),
     };
     Some((site, spans))
 }

@@ -601,7 +601,44 @@ fn site(number: u8, prefix: &str) -> Site {
         public_key: PublicKey::from_bytes([number; 32]),
         preshared_key: PresharedKey::from_bytes([number + 100; 32]),
         prefixes: vec![prefix.parse().unwrap()],
+        wire_name: None,
     }
+}
+
+#[test]
+fn a_renamed_site_keeps_its_place_and_the_numbers_of_its_applications() {
+    let (_directory, path) = file(&good());
+    let name = |text: &str| Name::new(text).unwrap();
+    let before = Registry::load(&path).expect("good");
+    let mut edit = RegistryEdit::open(&path).expect("opened");
+    assert!(!edit.rename(&name("nara"), &name("oita")), "there is none");
+    assert!(!edit.rename(&name("tokyo"), &name("kobe")), "it is taken");
+    assert!(edit.rename(&name("tokyo"), &name("paris")));
+    let written = edit.commit().expect("written");
+    let text = fs::read_to_string(&path).expect("read");
+    let [paris, kobe] = ["\nparis = {", "\nkobe = {"].map(|line| text.find(line).expect(&text));
+    assert!(
+        paris < kobe && text.contains("wire_name = \"tokyo\" } # first\n"),
+        "{text}"
+    );
+    let site = &written.sites[&name("paris")];
+    assert_eq!(site.wire_name, Some(name("tokyo")));
+    assert_eq!(site.public_key, before.sites[&name("tokyo")].public_key);
+    // A new site of the name that has become free gets other numbers.
+    assert_eq!(
+        written.free_wire_name(&name("tokyo")),
+        Some(name("tokyo-2"))
+    );
+    assert_eq!(written.free_wire_name(&name("paris")), None);
+    let new = text.replace("kobe = {", "tokyo = {");
+    assert!(
+        problems(&new)[0].contains("`paris` has `tokyo` too"),
+        "{:?}",
+        problems(&new)
+    );
+    let mut edit = RegistryEdit::open(&path).expect("opened");
+    assert!(edit.rename(&name("paris"), &name("tokyo")));
+    assert_eq!(edit.commit().expect("written"), before);
 }
 
 #[test]

@@ -431,6 +431,12 @@ pub enum EventKind {
         /// The networks behind it.
         prefixes: Vec<String>,
     },
+    /// A peer has another name, and its session goes on.
+    PeerRenamed {
+        peer: String,
+        /// Its name before.
+        before: String,
+    },
     /// A gateway with an invitation was not taken into the network of this hub.
     JoinRefused {
         /// `invitation@` and the name of the invitation.
@@ -586,7 +592,7 @@ pub enum JudgedBy {
 
 impl EventKind {
     /// The names of all events of this version.
-    pub const NAMES: [&'static str; 46] = [
+    pub const NAMES: [&'static str; 47] = [
         "started",
         "draining",
         "peer_up",
@@ -630,6 +636,7 @@ impl EventKind {
         "budget_warning",
         "budget_spent",
         "budget_renewed",
+        "peer_renamed",
         "site_joined",
         "join_refused",
         "events_lost",
@@ -682,6 +689,7 @@ impl EventKind {
             Self::BudgetSpent { .. } => "budget_spent",
             Self::BudgetRenewed { .. } => "budget_renewed",
             Self::SiteJoined { .. } => "site_joined",
+            Self::PeerRenamed { .. } => "peer_renamed",
             Self::JoinRefused { .. } => "join_refused",
             Self::EventsLost { .. } => "events_lost",
             Self::Unknown => "unknown",

@@ -17,7 +17,11 @@ pub(crate) struct AppRoute {
 
 /// The routes of all applications.
 #[derive(Debug, Default)]
-pub(crate) struct Routes(HashMap<AppId, AppRoute>);
+pub(crate) struct Routes {
+    routes: HashMap<AppId, AppRoute>,
+    /// A name is not where the number follows from if the application's site was renamed.
+    by_name: HashMap<String, AppId>,
+}
 
 /// An application of a peer that has no number yet.
 #[derive(Clone, Debug)]
@@ -29,37 +33,43 @@ pub(crate) struct NewApp {
 
 impl Routes {
     pub(crate) fn get(&self, app: AppId) -> Option<&AppRoute> {
-        self.0.get(&app)
+        self.routes.get(&app)
     }
 
     /// The route of the application of this name.
-    ///
-    /// Compares the name itself: a name that is not configured may have the number of another.
     pub(crate) fn named(&self, name: &str) -> Option<&AppRoute> {
-        let route = self.0.get(&AppId::of_name(name));
-        route.filter(|route| route.name == name)
+        self.routes.get(self.by_name.get(name)?)
     }
 
     /// The route of the application that `peer` means by `app`; `None` if it is another peer's.
     pub(crate) fn of_peer(&self, peer: PeerId, app: AppId) -> Option<&AppRoute> {
-        self.0.get(&app).filter(|route| route.peer == peer)
+        self.routes.get(&app).filter(|route| route.peer == peer)
     }
 
     /// The name of an application, for logs; empty if it is not configured.
     pub(crate) fn name(&self, app: AppId) -> &str {
-        self.0.get(&app).map_or("", |route| route.name.as_str())
+        self.routes
+            .get(&app)
+            .map_or("", |route| route.name.as_str())
     }
 
     pub(crate) fn insert(&mut self, route: AppRoute) {
-        self.0.insert(route.config.id, route);
+        self.remove(route.config.id);
+        self.by_name.insert(route.name.clone(), route.config.id);
+        self.routes.insert(route.config.id, route);
     }
 
     pub(crate) fn remove(&mut self, app: AppId) -> Option<AppRoute> {
-        self.0.remove(&app)
+        let route = self.routes.remove(&app)?;
+        // Two may have changed their names with each other.
+        if self.by_name.get(&route.name) == Some(&app) {
+            self.by_name.remove(&route.name);
+        }
+        Some(route)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &AppRoute> {
-        self.0.values()
+        self.routes.values()
     }
 }
 

@@ -218,6 +218,7 @@ impl<'a> Member<'a> {
         let index = AppIndex(self.config.apps.len());
         self.config.apps.push(App {
             name,
+            wire_name: None,
             class: Class::Message,
             peer,
             latency_target: spec.latency_target,

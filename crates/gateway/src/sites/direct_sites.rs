@@ -259,6 +259,19 @@ impl DirectSites {
         }
     }
 
+    /// Follows sites that have another name.
+    pub(crate) fn rename(&mut self, renamed: impl Fn(DirectSite) -> DirectSite) {
+        let sites = std::mem::take(&mut self.sites).into_iter();
+        let present = |(name, mut of): (Name, Attempt)| match &mut of.state {
+            State::Trying { site, .. } | State::Up { site, .. } => {
+                *site = renamed(site.clone());
+                (site.name.clone(), of)
+            }
+            State::Asked { .. } | State::Waiting { .. } => (name, of),
+        };
+        self.sites = sites.map(present).collect();
+    }
+
     /// Keeps only sites that may have a session: `key` is the public key of such a one.
     pub(crate) fn retain(&mut self, key: impl Fn(&Name) -> Option<PublicKey>) {
         self.sites.retain(|name, of| {

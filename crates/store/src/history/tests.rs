@@ -86,6 +86,51 @@ fn what_was_recorded_is_there_after_a_restart() {
 }
 
 #[test]
+fn a_renamed_peer_has_its_history_under_the_new_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut history = open(directory.path());
+    let key = |name: &str, peer: &str| SeriesKey {
+        name: name.into(),
+        peer: peer.into(),
+    };
+    let pairs = |renames: &[[&str; 2]]| -> Vec<[String; 2]> {
+        renames.iter().map(|pair| pair.map(str::to_owned)).collect()
+    };
+    let recorded = Batch {
+        paths: ["tokyo", "kobe", "gone"]
+            .map(|peer| (key("fibre", peer), path(peer.len() as f64)))
+            .into(),
+        apps: vec![(key("office@tokyo", "tokyo"), app(300, 0.02))],
+    };
+    history.record(NOW, &recorded).unwrap();
+    // Two change their names with each other, and a third takes that of one that is gone.
+    history
+        .rename(&pairs(&[["tokyo", "kobe"], ["kobe", "tokyo"]]), &[])
+        .unwrap();
+    history
+        .rename(
+            &pairs(&[["kobe", "gone"]]),
+            &pairs(&[["office@tokyo", "office@gone"]]),
+        )
+        .unwrap();
+    let mut capacity = |peer: &str| {
+        let rows = history.path(&key("fibre", peer), Resolution::Minute, NOW..NOW + MINUTE);
+        let rows = rows.unwrap();
+        rows.first()
+            .and_then(|row| row.sample.capacity_bits_per_second)
+    };
+    assert_eq!(capacity("gone"), Some(5.0), "that of tokyo");
+    assert_eq!(capacity("tokyo"), Some(4.0), "that of kobe");
+    assert_eq!(capacity("kobe"), None);
+    let rows = history.app(
+        &key("office@gone", "gone"),
+        Resolution::Minute,
+        NOW..NOW + MINUTE,
+    );
+    assert_eq!(rows.unwrap().len(), 1);
+}
+
+#[test]
 fn the_newest_of_an_application_is_where_its_workload_was_measured() {
     let directory = tempfile::tempdir().unwrap();
     let mut history = open(directory.path());

@@ -176,6 +176,7 @@ fn subject(kind: &EventKind) -> Subject {
         | EventKind::HandshakeUnanswered { peer, .. }
         | EventKind::KeyRefused { peer }
         | EventKind::KeyChanged { peer, .. }
+        | EventKind::PeerRenamed { peer, .. }
         | EventKind::TenantUnknown { peer, .. }
         | EventKind::TenantRefused { peer, .. }
         | EventKind::JoinRefused { peer, .. } => of_peer(Some(peer)),

@@ -53,10 +53,15 @@ impl Config {
         let mut apps = Vec::new();
         for class in BuiltInClass::ALL {
             let of_base = &self[base];
-            let Some(name) = name_of(class, &of_base.name) else {
+            // The other end has the class as well, whatever each of them calls the site.
+            let Some(wire_name) = name_of(class, of_base.wire_name()) else {
                 continue;
             };
-            let mut found = self.apps.iter().position(|app| app.name == name);
+            let name = name_of(class, &of_base.name).unwrap_or_else(|| wire_name.clone());
+            let mut found = self
+                .apps
+                .iter()
+                .position(|app| *app.wire_name() == wire_name);
             // An application of the network that is named as the class, with other needs.
             found = found.filter(|found| self.apps[*found].class == Class::Datagram);
             let app = AppIndex(found.unwrap_or(self.apps.len()));
@@ -64,6 +69,7 @@ impl Config {
                 let app = App {
                     paths: of_base.paths,
                     path: of_base.path,
+                    wire_name: (wire_name != name).then_some(wire_name),
                     ..App::with_needs(name, of_base.peer, &needs_of(class))
                 };
                 self.apps.push(app);

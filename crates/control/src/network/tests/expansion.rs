@@ -355,6 +355,7 @@ fn what_a_hub_sends_wrongly_is_refused() {
                 name: name(&format!("s{number}")),
                 public_key: None,
                 prefixes: Vec::new(),
+                wire_name: None,
             })
             .collect(),
         ..sent
