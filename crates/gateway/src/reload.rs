@@ -239,10 +239,13 @@ impl Gateway {
         self.planning.steering.rename(renamed);
         self.history.rename(renamed);
         for Rename { before, now } in &renamed.peers {
-            self.publish(EventKind::PeerRenamed {
+            let renamed = EventKind::PeerRenamed {
                 peer: now.clone(),
                 before: before.clone(),
-            });
+            };
+            if !self.is_of_invitation(&renamed) {
+                self.publish(renamed);
+            }
         }
     }
 

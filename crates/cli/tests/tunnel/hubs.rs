@@ -82,6 +82,8 @@ const SHELF: SocketAddr = SocketAddr::new(
 /// When its gateway was started: behind that of the hub.
 const OSAKA_STARTED: usize = 1;
 const PROBE_EVERY: Duration = Duration::from_millis(20);
+/// Without an answer for so long, none is under way. Ours: ten round trips.
+const UNDER_WAY_TIME: Duration = Duration::from_millis(400);
 /// Longest outage that a hub's death may bring.
 const OUTAGE_MAX: Duration = Duration::from_secs(1);
 
@@ -167,12 +169,13 @@ pub(crate) fn gaps_during(world: &World, disturb: impl FnOnce()) -> Gaps {
     };
     let desk = bound("desk", SocketAddr::from(([10, 1, 0, 10], 0)));
     let shelf = bound("shelf", SHELF);
-    let over = AtomicBool::new(false);
+    let [over, closed] = [false; 2].map(AtomicBool::new);
     let is_over = || over.load(Ordering::Relaxed);
+    let is_closed = || closed.load(Ordering::Relaxed);
     thread::scope(|scope| {
         scope.spawn(|| {
             let mut buffer = [0; 16];
-            while !is_over() {
+            while !is_closed() {
                 if let Ok((length, from)) = shelf.recv_from(&mut buffer) {
                     let _ = shelf.send_to(&buffer[..length], from);
                 }
@@ -189,9 +192,12 @@ pub(crate) fn gaps_during(world: &World, disturb: impl FnOnce()) -> Gaps {
         });
         let receiving = scope.spawn(|| {
             let (mut answers, mut buffer) = (Vec::new(), [0; 16]);
-            while !is_over() {
+            let mut last = Instant::now();
+            // What is under way at the end still comes.
+            while !is_over() || last.elapsed() < UNDER_WAY_TIME {
                 if desk.recv(&mut buffer).is_ok() {
-                    answers.push(Instant::now());
+                    last = Instant::now();
+                    answers.push(last);
                 }
             }
             answers
@@ -200,6 +206,7 @@ pub(crate) fn gaps_during(world: &World, disturb: impl FnOnce()) -> Gaps {
         over.store(true, Ordering::Relaxed);
         let sent = sending.join().expect("it ends");
         let answers = receiving.join().expect("it ends");
+        closed.store(true, Ordering::Relaxed);
         let gaps = answers.windows(2).map(|pair| pair[1] - pair[0]);
         Gaps {
             longest: gaps.max().unwrap_or(Duration::MAX),

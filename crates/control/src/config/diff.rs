@@ -214,6 +214,7 @@ fn peers(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
         let Peer {
             name,
             public_key,
+            other_public_key,
             preshared_key_file,
             preshared_key,
             origin,
@@ -224,7 +225,7 @@ fn peers(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
         } = peer;
         let endpoint = endpoint.clone();
         let rest = (
-            *public_key,
+            (*public_key, *other_public_key),
             (preshared_key_file.clone(), preshared_key.clone(), *origin),
             *reassembly_max,
             endpoint,

@@ -14,7 +14,10 @@ use super::{
     addresses::of_hub,
     draft::{Draft, DraftApp},
 };
-use crate::config::{Class, Config, ConfigError, Name, Tenant, is_forwarded};
+use crate::{
+    config::{Class, Config, ConfigError, Name, Tenant, is_forwarded},
+    key::PublicKey,
+};
 
 /// The shortest prefixes of a site, in IPv4 and IPv6. Ours: what is shorter is a mistake or takes the Internet.
 pub const PREFIX_BITS_MIN: [u8; 2] = [8, 32];
@@ -165,7 +168,11 @@ fn keys(draft: &Draft, report: &mut Report<'_>) {
         let owner = format!("the invitation of `{name}`");
         (of.public_key, owner, &spans.public_key)
     });
-    let mut all: Vec<_> = sites.chain(invitations).collect();
+    let next = draft.members().filter_map(|(name, site, spans)| {
+        let owner = format!("site `{name}`");
+        Some((site.next_public_key?, owner, &spans.public_key))
+    });
+    let mut all: Vec<_> = sites.chain(next).chain(invitations).collect();
     all.sort_by_key(|(.., at)| at.start);
     for (key, owner, at) in all {
         if let Some(earlier) = keys.insert(key, owner) {
@@ -245,7 +252,8 @@ pub(super) fn with_config(
             report.add(&spans.name, message, "rename one of them");
         }
         let mut peers = config.peers.iter();
-        if let Some(peer) = peers.find(|peer| peer.public_key == site.public_key) {
+        let is_one = |key: PublicKey| key == site.public_key || Some(key) == site.next_public_key;
+        if let Some(peer) = peers.find(|peer| is_one(peer.public_key)) {
             let message = format!(
                 "public_key: [[peer]] `{}` in {} has the same key",
                 peer.name,

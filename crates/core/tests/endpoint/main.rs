@@ -10,6 +10,7 @@ mod key_limits;
 mod pair;
 mod recovery;
 mod shared_sockets;
+mod static_keys;
 mod support;
 mod tenants;
 mod turns;
