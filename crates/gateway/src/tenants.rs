@@ -23,7 +23,7 @@ use keiro_control::{
     config::{AppIndex, Classes, Config, Membership, Tenant, TenantRule},
     protocol::EventKind,
 };
-use keiro_core::{AppConfig, AppId, DeliveryClass, TenantConfig, TenantId};
+use keiro_core::{AppConfig, DeliveryClass, TenantConfig, TenantId};
 use keiro_ip::{
     classes::{DomainPattern, PatternId},
     classify::Match,
