@@ -1,11 +1,7 @@
 //! Forecasts of delays for the scheduler in use: mean and percentiles, corrected by what was
 //! measured of the path before; or the reason why there are none.
 
-use std::{
-    cell::RefCell,
-    collections::{BTreeMap, VecDeque},
-    time::Duration,
-};
+use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
 use keiro_control::{
     config::{PathIndex, Scheduler},
@@ -41,7 +37,21 @@ pub struct ForecastState {
 /// A cache of forecasts. They are shown every second and cost up to tens of milliseconds per
 /// application, but change only with their inputs.
 #[derive(Clone, Debug, Default)]
-struct ForecastCache(RefCell<VecDeque<CachedForecasts>>);
+struct ForecastCache(RefCell<CachedSets>);
+
+#[derive(Clone, Debug, Default)]
+struct CachedSets {
+    /// Those of one key are compared one by one.
+    sets: BTreeMap<SetKey, Vec<CachedForecasts>>,
+    /// Applications in all of them.
+    apps: usize,
+    /// Raised by every use.
+    uses: u64,
+}
+
+/// What most sets differ by: the path's rate and delay in nanoseconds, the number of applications, and the sums of their
+/// lengths and intervals.
+type SetKey = (u64, u128, usize, u64, u128);
 
 #[derive(Clone, Debug)]
 struct CachedForecasts {
@@ -49,45 +59,78 @@ struct CachedForecasts {
     path: PathSpec,
     traffic: Vec<Traffic>,
     forecasts: Vec<Forecast>,
+    /// [`CachedSets::uses`] when it was used last.
+    used: u64,
 }
 
-/// Applications in all cached forecasts. Ours: some 6 MB, and a dozen sets of a thousand
-/// applications each.
+/// Applications in all cached forecasts. Ours: some 6 MB, and as many as a gateway has.
 const CACHED_APPS_MAX: usize = 16_384;
-/// Cached sets of applications.
-const CACHED_SETS_MAX: usize = 1024;
+/// Of all uses, those since which half of the applications that are cached have been used; the others are forgotten.
+const KEPT_PART: usize = 2;
 
 impl ForecastCache {
     fn forecasts(&self, gateway: Gateway, path: &PathSpec, traffic: Vec<Traffic>) -> Vec<Forecast> {
         let mut cached = self.0.borrow_mut();
-        let same = |answer: &CachedForecasts| {
-            answer.gateway == gateway && answer.path == *path && answer.traffic == traffic
-        };
-        let answer = match cached.iter().position(same) {
-            Some(known) => cached.remove(known),
-            None => {
-                let members: Vec<usize> = (0..traffic.len()).collect();
-                Some(CachedForecasts {
-                    gateway,
-                    path: *path,
-                    forecasts: gateway.forecast_traffic(path, &traffic, &members),
-                    traffic,
-                })
-            }
-        };
-        let forecasts = answer.as_ref().map(|answer| answer.forecasts.clone());
-        // Newest first; the oldest is dropped.
-        if let Some(answer) = answer {
-            cached.push_front(answer);
+        cached.uses += 1;
+        let now = cached.uses;
+        let key = key(path, &traffic);
+        let mut of_key = cached.sets.get_mut(&key).into_iter().flatten();
+        let known = of_key
+            .find(|set| set.gateway == gateway && set.path == *path && set.traffic == traffic);
+        if let Some(known) = known {
+            known.used = now;
+            return known.forecasts.clone();
         }
-        let count = |cached: &VecDeque<CachedForecasts>| -> usize {
-            cached.iter().map(|answer| answer.traffic.len()).sum()
-        };
-        while cached.len() > CACHED_SETS_MAX || count(&cached) > CACHED_APPS_MAX {
-            cached.pop_back();
+        let members: Vec<usize> = (0..traffic.len()).collect();
+        let forecasts = gateway.forecast_traffic(path, &traffic, &members);
+        cached.apps += traffic.len();
+        cached.sets.entry(key).or_default().push(CachedForecasts {
+            gateway,
+            path: *path,
+            forecasts: forecasts.clone(),
+            traffic,
+            used: now,
+        });
+        if cached.apps > CACHED_APPS_MAX {
+            cached.forget_oldest();
         }
-        forecasts.unwrap_or_default()
+        forecasts
     }
+}
+
+impl CachedSets {
+    /// Forgets what was used the longest time ago, half of the applications.
+    fn forget_oldest(&mut self) {
+        let all = self.sets.values().flatten();
+        let mut by_use: Vec<(u64, usize)> = all.map(|set| (set.used, set.traffic.len())).collect();
+        by_use.sort_unstable_by_key(|(used, _)| std::cmp::Reverse(*used));
+        let (mut kept, mut least) = (0, u64::MAX);
+        for (used, apps) in by_use {
+            if kept + apps > CACHED_APPS_MAX / KEPT_PART {
+                break;
+            }
+            (kept, least) = (kept + apps, used);
+        }
+        self.sets.retain(|_, sets| {
+            sets.retain(|set| set.used >= least);
+            !sets.is_empty()
+        });
+        self.apps = kept;
+    }
+}
+
+fn key(path: &PathSpec, traffic: &[Traffic]) -> SetKey {
+    let lengths = traffic.iter().map(|traffic| traffic.app.length.get());
+    let intervals = traffic
+        .iter()
+        .map(|traffic| traffic.app.interval.as_nanos());
+    (
+        path.bandwidth.as_bits_per_second(),
+        path.delay.as_nanos(),
+        traffic.len(),
+        lengths.fold(0, u64::wrapping_add),
+        intervals.sum(),
+    )
 }
 
 /// Bytes per packet: IPv4 and UDP 28, our header and tag 26, the message frame about 18.
@@ -259,5 +302,50 @@ impl DelayForecast {
     /// Why there is no forecast, if there is none.
     pub fn why_not(&self) -> Option<String> {
         self.delay.err().map(|invalid| invalid.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cached_forecasts_are_those_of_their_inputs_and_bounded() {
+        let cache = ForecastCache::default();
+        let scheduler = queueing::Scheduler::Fifo;
+        let gateway = Gateway {
+            resolution: Resolution::COARSE,
+            ..Gateway::new(
+                scheduler,
+                wire_format(Bandwidth::from_mbit_per_second(10), 0.0),
+            )
+        };
+        let path = |number: u64| PathSpec {
+            bandwidth: Bandwidth::from_bits_per_second(10_000_000 + number),
+            delay: Duration::from_millis(5),
+        };
+        let traffic = |number: usize| {
+            let app = keiro_planner::delay::AppSpec {
+                length: ByteCount::new(100 + number as u64 % 7),
+                interval: Duration::from_secs(100),
+                latency_target: None,
+            };
+            vec![Traffic::paper(app); 64]
+        };
+        let direct = |number: usize| {
+            let members: Vec<usize> = (0..64).collect();
+            gateway.forecast_traffic(&path(number as u64), &traffic(number), &members)
+        };
+        for number in 0..2 * CACHED_APPS_MAX / 64 {
+            let path = path(number as u64);
+            let found = cache.forecasts(gateway, &path, traffic(number));
+            let again = cache.forecasts(gateway, &path, traffic(number));
+            assert_eq!(found, again);
+            let cached = cache.0.borrow();
+            let apps = cached.sets.values().flatten().map(|set| set.traffic.len());
+            assert_eq!(apps.sum::<usize>(), cached.apps);
+            assert!(cached.apps <= CACHED_APPS_MAX, "{}", cached.apps);
+        }
+        assert_eq!(cache.forecasts(gateway, &path(3), traffic(3)), direct(3));
     }
 }

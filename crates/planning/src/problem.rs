@@ -28,6 +28,10 @@ use crate::{
 /// one that makes room for another is rarely to another peer.
 const TOGETHER_APPS_MAX: usize = 64;
 
+/// Up to so many peers are planned once more where an uplink fills. Ours: each takes some tenths of a millisecond, and what
+/// is sent to one of so many hardly changes the rest.
+const AGAIN_PEERS_MAX: usize = 256;
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct PlanningProblem<'a> {
@@ -75,8 +79,17 @@ impl<'a> PlanningProblem<'a> {
         if self.uplinks().is_empty() {
             return planned.into_plan();
         }
-        // What was planned last has changed what was planned first for.
         let places = planned.places();
+        if self.apps.len() > AGAIN_PEERS_MAX {
+            let described = self.described(&places, forecast_state);
+            return Joined {
+                optimal: false,
+                defers_moves: planned.defers_moves,
+                ..described
+            }
+            .into_plan();
+        }
+        // What was planned last has changed what was planned first for.
         let later = PlannerInput {
             now: places.clone(),
             measured: BTreeMap::new(),
