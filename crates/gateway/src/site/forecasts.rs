@@ -1,4 +1,4 @@
-//! Corrects the plan of a site by forecasts.
+//! The plan of a whole site, made by its leader: by eq. 3, then corrected by forecasts.
 //!
 //! A gateway alone plans by eq. 3 and corrects that by the forecasts of its scheduler. Here its leader does so for every
 //! gateway of the site, one after the other, each with what the others send over the same lines where they are planned.
@@ -24,7 +24,7 @@ use keiro_store::{AppInputs, Inputs, PathInputs, SitePlan};
 
 use super::{
     SitePlanner,
-    leader::{Assignments, line_of, place, spec_of},
+    leader::{Assignments, line_of, place, plan_by_equation, spec_of},
     others::others_of,
 };
 
@@ -42,9 +42,19 @@ struct Member<'a> {
     lines: BTreeSet<String>,
 }
 
+/// The plan for all, from what their gateways have published.
+pub(super) fn plan_for_all(
+    inputs: &[&Inputs],
+    before: Option<&SitePlan>,
+    planner: SitePlanner,
+) -> Assignments {
+    let planned = plan_by_equation(inputs, before, planner.settings());
+    by_forecasts(inputs, before, planner, planned)
+}
+
 /// The plan in force, or `planned` by eq. 3, after every gateway has corrected its part by forecasts: the first of the
 /// two that leaves the fewest targets unmet.
-pub(super) fn by_forecasts(
+fn by_forecasts(
     inputs: &[&Inputs],
     before: Option<&SitePlan>,
     planner: SitePlanner,
@@ -287,3 +297,83 @@ impl<'a> Member<'a> {
 
 /// Lengths are below, in bytes: the planner's bound.
 const LENGTH_END: u64 = 1 << 48;
+
+#[cfg(test)]
+mod tests {
+    use keiro_control::config::Scheduler;
+    use keiro_units::Probability;
+
+    use super::*;
+
+    /// Of 100 Mbit/s.
+    fn path(name: &str, delay_seconds: f64) -> PathInputs {
+        PathInputs {
+            name: name.into(),
+            peer: "b".into(),
+            bandwidth_bits_per_second: 1e8,
+            delay_seconds,
+            ..PathInputs::default()
+        }
+    }
+
+    /// An application of 45 Mbit/s.
+    fn gateway(name: &str) -> Inputs {
+        let app = AppInputs {
+            name: "x".into(),
+            peer: "b".into(),
+            length_bytes: 100_000.0,
+            interval_seconds: 0.0178,
+            latency_target_seconds: Some(0.035),
+            ..AppInputs::default()
+        };
+        Inputs {
+            gateway: name.into(),
+            paths: vec![path("near", 0.001), path("far", 0.018)],
+            apps: vec![app],
+            ..Inputs::default()
+        }
+    }
+
+    /// By eq. 3 both meet their targets on one line, where the queue takes longer than that by the forecast.
+    #[test]
+    fn a_site_is_planned_by_the_forecasts_of_all_gateways() {
+        let [first, second] = ["g1", "g2"].map(gateway);
+        let inputs = [&first, &second];
+        for scheduler in [Scheduler::Deadline, Scheduler::Fifo] {
+            let planner = SitePlanner {
+                planner: Planner::Exact,
+                scheduler,
+                tolerance: Probability::ZERO,
+            };
+            let near: BTreeMap<String, String> = [("x".to_owned(), "near".to_owned())].into();
+            let both_near = ["g1", "g2"].map(|name| (name.to_owned(), near.clone()));
+            let plan = by_forecasts(&inputs, None, planner, both_near.into());
+            assert_ne!(plan["g1"], plan["g2"], "{scheduler:?}");
+            // Planned again, nothing moves.
+            let before = SitePlan {
+                assignments: plan.clone(),
+                ..SitePlan::default()
+            };
+            assert_eq!(plan_for_all(&inputs, Some(&before), planner), plan);
+        }
+    }
+
+    #[test]
+    fn a_site_with_senseless_values_is_planned_without_them() {
+        let mut bad = gateway("bad");
+        bad.paths[0].delay_seconds = f64::NAN;
+        bad.apps[0].length_bytes = 1e17;
+        let mut strange = bad.apps[0].clone();
+        strange.name = "<script>".into();
+        strange.length_bytes = 1000.0;
+        bad.apps.push(strange);
+        let good = gateway("good");
+        let planner = SitePlanner {
+            planner: Planner::Frugal,
+            scheduler: Scheduler::Deadline,
+            tolerance: Probability::ZERO,
+        };
+        let plan = plan_for_all(&[&bad, &good], None, planner);
+        assert!(plan["good"].contains_key("x"), "{plan:?}");
+    }
+}

@@ -1,4 +1,4 @@
-//! The plan of a whole site, made by its leader from the inputs of all gateways.
+//! The plan of a whole site by eq. 3, from the inputs of all gateways.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,28 +15,14 @@ use keiro_planning::forecast::{packets_of, wire_length};
 use keiro_store::{AppInputs, Inputs, PathInputs, SitePlan};
 use keiro_units::{Bandwidth, ByteCount, Probability};
 
-use super::{
-    SitePlanner,
-    forecasts::by_forecasts,
-    prices::{self, PricedApp, price_of},
-};
+use super::prices::{self, PricedApp, price_of};
 
 /// Gateway to application to path.
 pub(super) type Assignments = BTreeMap<String, BTreeMap<String, String>>;
 
-/// The plan for all: that by eq. 3, corrected by forecasts as that of a gateway alone. Paths of one name at several
-/// gateways are one shared line. Published values may be anything; invalid ones are left out.
-pub(super) fn plan_for_all(
-    inputs: &[&Inputs],
-    before: Option<&SitePlan>,
-    planner: SitePlanner,
-) -> Assignments {
-    let by_equation = plan_by_equation(inputs, before, planner.settings());
-    by_forecasts(inputs, before, planner, by_equation)
-}
-
-/// By eq. 3 alone, for all applications together.
-fn plan_by_equation(
+/// The plan by eq. 3 for the applications of all gateways together. Paths of one name at several gateways are one shared
+/// line. Published values may be anything; invalid ones are left out.
+pub(super) fn plan_by_equation(
     inputs: &[&Inputs],
     before: Option<&SitePlan>,
     settings: Settings,
@@ -245,7 +231,7 @@ mod tests {
         let paths = || vec![path("fast", 100.0, 0.001), path("slow", 100.0, 0.03)];
         let first = gateway("g1", paths(), vec![app("x", Some(0.05)), app("y", None)]);
         let second = gateway("g2", paths(), vec![app("x", Some(0.02))]);
-        let plan = plan_for_all(&[&first, &second], None, SitePlanner::default());
+        let plan = plan_by_equation(&[&first, &second], None, Settings::default());
         assert_eq!(plan["g2"]["x"], "fast");
         let all = [&plan["g1"]["x"], &plan["g1"]["y"], &plan["g2"]["x"]];
         let fast = all.iter().filter(|path| path.as_str() == "fast").count();
@@ -255,32 +241,8 @@ mod tests {
             assignments: plan.clone(),
             ..SitePlan::default()
         };
-        let again = plan_for_all(&[&first, &second], Some(&before), SitePlanner::default());
+        let again = plan_by_equation(&[&first, &second], Some(&before), Settings::default());
         assert_eq!(again, plan);
-    }
-
-    /// Two applications of 45 Mbit/s each: by eq. 3 both meet their targets on one line of 100 Mbit/s, whose queue takes
-    /// far longer by the forecast.
-    #[test]
-    fn a_site_is_planned_by_the_forecasts_of_all_gateways() {
-        let paths = || vec![path("near", 100.0, 0.001), path("far", 100.0, 0.009)];
-        let app = || AppInputs {
-            interval_seconds: 0.0178,
-            ..app("x", Some(0.03))
-        };
-        let [first, second] = ["g1", "g2"].map(|name| gateway(name, paths(), vec![app()]));
-        let inputs = [&first, &second];
-        let planner = SitePlanner::default();
-        let by_equation = plan_by_equation(&inputs, None, planner.settings());
-        assert_eq!(by_equation["g1"], by_equation["g2"]);
-        let plan = plan_for_all(&inputs, None, planner);
-        assert_ne!(plan["g1"], plan["g2"]);
-        // Planned again, nothing moves.
-        let before = SitePlan {
-            assignments: plan.clone(),
-            ..SitePlan::default()
-        };
-        assert_eq!(plan_for_all(&inputs, Some(&before), planner), plan);
     }
 
     #[test]
@@ -303,7 +265,7 @@ mod tests {
         ];
         let of = |paths: Vec<PathInputs>, before: Option<&SitePlan>| {
             let first = gateway("g1", paths, apps.clone());
-            plan_for_all(&[&first], before, SitePlanner::default())["g1"].clone()
+            plan_by_equation(&[&first], before, Settings::default())["g1"].clone()
         };
         let plan = of(paths.clone(), None);
         assert_eq!([&plan["patient"], &plan["slow"]], ["line"; 2]);
@@ -341,11 +303,11 @@ mod tests {
         let mut elsewhere = app("elsewhere", None);
         elsewhere.peer = "unknown".into();
         let apps = vec![bad, huge, elsewhere, app("x", None)];
-        let plan = plan_for_all(&[&gateway("g", paths, apps)], None, SitePlanner::default());
+        let plan = plan_by_equation(&[&gateway("g", paths, apps)], None, Settings::default());
         let wanted = BTreeMap::from([("x".to_owned(), "good".to_owned())]);
         assert_eq!(plan, BTreeMap::from([("g".to_owned(), wanted)]));
         assert_eq!(
-            plan_for_all(&[], None, SitePlanner::default()),
+            plan_by_equation(&[], None, Settings::default()),
             BTreeMap::new()
         );
     }

@@ -47,7 +47,7 @@ pub(crate) use self::report::inputs;
 use keiro_units::Probability;
 
 use self::{
-    leader::plan_for_all,
+    forecasts::plan_for_all,
     others::{Others, others_on},
     report::is_unchanged,
 };
@@ -573,17 +573,6 @@ impl Site {
             ),
             false => format!("{leader} plans for the site again"),
         })
-    }
-}
-
-#[cfg(test)]
-impl Default for SitePlanner {
-    fn default() -> Self {
-        Self {
-            planner: Planner::Exact,
-            scheduler: Scheduler::Deadline,
-            tolerance: Probability::ZERO,
-        }
     }
 }
 
