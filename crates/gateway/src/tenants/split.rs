@@ -17,7 +17,7 @@ use ipnet::IpNet;
 use keiro_control::config::{Config, SPLIT_TABLE, TcpCarriage, Tenant};
 use keiro_core::TenantId;
 use keiro_linux::{
-    nft,
+    interface, nft,
     route::{Entry, Mark, Route, Rule, RuleVersion, TABLE_MAIN, Via},
     tcp::{self, Listener, Mode},
 };
@@ -98,7 +98,8 @@ impl SplitGround {
     pub(super) fn rules(&self, config: &Config, tenant: &Tenant) -> Option<String> {
         let opened = self.listeners.get(&TenantId(tenant.id));
         let opened = opened.filter(|_| tenant.splits_tcp())?;
-        Some(rules(config, tenant, opened.ports))
+        let device = interface::index(&tenant.device);
+        Some(rules(config, tenant, opened.ports, device))
     }
 
     /// Why the connections of a tenant are packets that are to be split; `None`: they are split, or not to be.
@@ -256,7 +257,8 @@ fn interfaces_of_others(config: &Config, tenant: &Tenant) -> Option<String> {
     (!names.is_empty()).then(|| names.join(", "))
 }
 
-fn rules(config: &Config, tenant: &Tenant, ports: [Option<u16>; 2]) -> String {
+/// `index`: of the tenant's device, which nft takes for its name; `None`: it is not there.
+fn rules(config: &Config, tenant: &Tenant, ports: [Option<u16>; 2], index: Option<u32>) -> String {
     let (name, device) = (table(tenant), &tenant.device);
     let others = interfaces_of_others(config, tenant);
     let others = others.map(|names| format!("    iifname {{ {names} }} accept\n"));
@@ -294,6 +296,8 @@ fn rules(config: &Config, tenant: &Tenant, ports: [Option<u16>; 2]) -> String {
                  flags dynamic, timeout\n    timeout {seconds}s\n    size {FLOWS_MAX}\n  }}\n"
             )
         };
+        let copy = index.map(|index| format!("dup to {family} daddr device {index} "));
+        let copy = copy.unwrap_or_default();
         let (begun, later) = (set("begun", HANDSHAKE_SECONDS), set("later", ENDED_SECONDS));
         let flow = format!("{family} saddr . tcp sport . {family} daddr . tcp dport");
         let is_syn = "tcp flags & (fin | syn | rst | ack) == syn";
@@ -305,7 +309,7 @@ fn rules(config: &Config, tenant: &Tenant, ports: [Option<u16>; 2]) -> String {
             "table {family} {name} {{\n{begun}{later}  \
              chain found {{\n    delete @begun {{ {flow} }}\n    meta mark set {mark:#x} accept\n  }}\n  \
              chain ended {{\n    tcp flags & syn == syn update @later {{ {flow} }}\n    \
-             {flow} @later dup to {family} daddr device \"{device}\" drop\n    \
+             {flow} @later {copy}drop\n    \
              tcp flags & syn == 0 meta mark set {mark:#x} accept\n  }}\n  \
              chain divert {{\n    \
              type filter hook prerouting priority {CHAIN_PRIORITY}; policy accept;\n{others}    \
@@ -333,10 +337,16 @@ mod tests {
     #[test]
     fn rules_name_networks_of_the_tenant_once_and_only_versions_that_it_has() {
         let config = Config::parse(TENANT, "f").unwrap_or_else(|error| panic!("{error}"));
-        let rules = rules(&config, &config.tenants[0], [Some(40_001), Some(40_002)]);
+        let rules = rules(
+            &config,
+            &config.tenants[0],
+            [Some(40_001), Some(40_002)],
+            Some(9),
+        );
         for line in [
             "ip saddr != { 10.1.0.0/16 } accept",
             "tproxy to 127.0.0.1:40001 meta mark set 0x4b544350",
+            "@later dup to ip daddr device 9 drop",
             "table ip6 keiro-split-7 { }",
         ] {
             assert_eq!(rules.matches(line).count(), 1, "{line}:\n{rules}");
@@ -353,7 +363,12 @@ mod tests {
                    prefixes = [\"10.1.0.0/16\"]\n";
         let text = format!("{TENANT}{red}");
         let config = Config::parse(&text, "f").unwrap_or_else(|error| panic!("{error}"));
-        let rules = rules(&config, &config.tenants[0], [Some(40_001), Some(40_002)]);
+        let rules = rules(
+            &config,
+            &config.tenants[0],
+            [Some(40_001), Some(40_002)],
+            Some(9),
+        );
         let others = "iifname { \"t-red\", \"vlan20\" } accept\n";
         let (before, after) = rules.split_once(others).expect("they are left out");
         assert!(!before.contains("socket"), "{before}");

@@ -40,6 +40,8 @@ pub(super) struct Connection {
     pub(super) watch: EpollRegistration,
     /// Of the descriptors.
     pub(super) share: Option<Share>,
+    /// Of the ports of peers' clients that connections to servers may take.
+    pub(super) port: Option<Share>,
 }
 
 /// An end of a tenant's split connection.
@@ -98,6 +100,7 @@ impl Connection {
             moved_at: now,
             watch: EpollRegistration::new(Interest::Read),
             share: None,
+            port: None,
         }
     }
 
