@@ -528,7 +528,8 @@ impl Config {
         &self.origin.file
     }
 
-    /// Keys that the file has under an old name, in its order.
+    /// Keys that the file has under an old name, in its order, and after
+    /// [`with_classes`](Self::with_classes) the built-in classes that are left out.
     pub fn warnings(&self) -> &[Problem] {
         &self.warnings
     }

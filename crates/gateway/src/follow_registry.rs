@@ -265,6 +265,10 @@ impl Gateway {
             ..self.found.of_config(written)
         };
         let reloaded = self.adopt(written, &found, &machine)?;
+        let known = self.written.warnings();
+        for warning in written.warnings().iter().filter(|of| !known.contains(of)) {
+            tracing::warn!("{warning}");
+        }
         self.written = written.clone();
         self.found = found;
         // A second hub may have a name.

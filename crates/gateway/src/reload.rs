@@ -39,7 +39,7 @@ pub(crate) struct Reloaded {
     pub(crate) needs_restart: Vec<String>,
     /// Addresses, routes and devices that tenants lack.
     pub(crate) problems: Vec<String>,
-    /// Keys with an old name.
+    /// Those of [`Config::warnings`].
     pub(crate) warnings: Vec<String>,
 }
 
@@ -103,6 +103,9 @@ impl Gateway {
         }
         let sites = self.sites.prepare(self.read_file()?).map_err(rejected)?;
         let written = sites.config();
+        for warning in written.warnings() {
+            tracing::warn!("{warning}");
+        }
         self.refuse_own_key(&written).map_err(one)?;
         let machine = look(self.network.as_mut(), &written);
         let machine = machine.map_err(|problem| one(anyhow::anyhow!("{problem}")))?;
@@ -259,12 +262,7 @@ impl Gateway {
 
     /// The configuration that the file has now.
     fn read_file(&self) -> Result<Config, (anyhow::Error, u64, String)> {
-        let config =
-            load(&self.config_file.path, self.config_file.lab_variants).map_err(rejected)?;
-        for warning in config.warnings() {
-            tracing::warn!("{warning}");
-        }
-        Ok(config)
+        load(&self.config_file.path, self.config_file.lab_variants).map_err(rejected)
     }
 
     /// The preferences of the plan, with the present path of each unchanged application first.

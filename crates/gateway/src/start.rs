@@ -267,11 +267,11 @@ struct FirstConfiguration {
 impl FirstConfiguration {
     fn read(config_path: &Path, options: &Options, run_as: Option<&RunAs>) -> anyhow::Result<Self> {
         let of_file = load(config_path, options.lab_variants)?;
-        for warning in of_file.warnings() {
-            tracing::warn!("{warning}");
-        }
         let sites = Sites::load(of_file, SystemTime::now())?;
         let written = sites.config();
+        for warning in written.warnings() {
+            tracing::warn!("{warning}");
+        }
         let (private_key, public_key) = own_keys(&written)?;
         if let Some(run_as) = run_as {
             privileges::prepare_directories(&written, run_as);

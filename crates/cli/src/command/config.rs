@@ -57,7 +57,10 @@ pub(crate) fn config(args: &args::Config) -> Result<(), Failure> {
     let loaded = loaded.and_then(|config| network(&config).map(|()| config));
     match (loaded, json) {
         (Ok(config), false) => output::text(summary(file, &config)),
-        (Ok(config), true) => report(file, &[], config.warnings(), &renamed),
+        (Ok(config), true) => {
+            let sites = NetworkState::load(&config).unwrap_or_default();
+            report(file, &[], sites.applied_to(&config).warnings(), &renamed)
+        }
         (Err(error), false) => Err(error.into()),
         (Err(error), true) => {
             let written = report(file, error.problems(), error.warnings(), &renamed);
@@ -224,7 +227,10 @@ fn summary(file: &Path, config: &Config) -> String {
         plural(config.forwards.len(), "forward"),
         plural(config.tenants.len(), "tenant"),
     );
-    for warning in config.warnings() {
+    let with_sites = NetworkState::load(config)
+        .unwrap_or_default()
+        .applied_to(config);
+    for warning in with_sites.warnings() {
         text.push_str(&format!("warning: {warning}\n"));
     }
     text.extend(network_text(config));
@@ -240,8 +246,7 @@ fn summary(file: &Path, config: &Config) -> String {
     for number in 0..now.config.paths.len() {
         text.push_str(&idle_cost(&now.config, PathIndex(number)));
     }
-    let with_sites = NetworkState::load(config).unwrap_or_default();
-    for withheld in paths_now(&with_sites.applied_to(config)).withheld {
+    for withheld in paths_now(&with_sites).withheld {
         text.push_str(&format!("warning: {withheld}\n"));
     }
     for problem in now.problems {

@@ -66,6 +66,35 @@ fn each_class_is_an_application_of_the_peer_that_tenants_share() {
     assert_eq!(config.clone().with_classes().apps, config.apps);
 }
 
+/// An application of the file belongs to another peer than the one whose classes have the same name.
+#[test]
+fn a_class_is_left_out_where_its_application_belongs_to_another_peer() {
+    let second = "[[peer]]\nname = \"c\"\npublic_key = \"AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=\"\n\
+                  [[app]]\nname = \"other\"\nclass = \"datagram\"\npeer = \"c\"\n";
+    let more = "[tenant.red.peer.c]\nprefixes = [\"10.5.0.0/16\"]\napp = \"other\"\n";
+    let text = BASE.replace("CLASSES", "classes = \"auto\"");
+    let text = text.replace("[tenant.blue]", &format!("{second}[tenant.blue]")) + more;
+    let mut config = Config::parse(&text, "f").unwrap_or_else(|error| panic!("{error}"));
+    // As a network calls the application that leads to its site `ip`.
+    config.apps[1].name = Name::of("office", "ip");
+    let config = config.with_classes();
+    let [of_ip, of_other] = [AppIndex(0), AppIndex(1)].map(|base| {
+        let tenant = &config.tenants[1];
+        tenant.class_apps[&base].clone()
+    });
+    assert_eq!((of_ip.len(), of_other.len()), (6, 0));
+    for of in of_ip {
+        assert_eq!(config[of.app].peer, PeerIndex(0));
+    }
+    assert_eq!(config.warnings().len(), 6);
+    let warning = config.warnings()[0].to_string();
+    assert!(
+        warning.contains("`voice@ip` belongs to peer `b`"),
+        "{warning}"
+    );
+    assert_eq!(config.clone().with_classes().warnings(), config.warnings());
+}
+
 #[test]
 fn without_the_key_nothing_is_added() {
     for off in ["", "classes = \"off\""] {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::config::{AppIndex, Exit, ExitIpv6, Found, PeerIndex, Tenant};
+use crate::config::{AppIndex, Classes, Exit, ExitIpv6, Found, PeerIndex, Tenant};
 
 fn name(text: &str) -> Name {
     Name::new(text).unwrap()
@@ -253,6 +253,41 @@ fn without_an_application_one_carries_the_packets() {
     let config = branch("").with_network(&NetworkView::Branch(&sent));
     assert_eq!(config.apps[1].name.as_str(), "sites@kobe");
     assert_eq!(config[AppIndex(0)].class, Class::Message);
+}
+
+#[test]
+fn a_class_is_left_out_where_an_application_of_its_name_carries_no_packets() {
+    let streams = good().replace(
+        "[app.voice]\nclass = \"datagram\"\nlatency_target = \"30ms\"\n",
+        "[app.office]\nclass = \"datagram\"\n[app.voice]\nclass = \"stream\"\n",
+    );
+    let registry = parsed(&streams);
+    let mut file = hub();
+    file.tenants[0].classes = Classes::Auto;
+    let at_hub = at_hub(&file, &registry).with_classes();
+    let mut file = branch("");
+    file.tenants[0].classes = Classes::Auto;
+    let sent = published(&registry, "kobe");
+    let at_branch = file
+        .with_network(&NetworkView::Branch(&sent))
+        .with_classes();
+    for config in [at_hub, at_branch] {
+        is_sound(&config);
+        let tenant = &config.tenants[0];
+        let base = tenant.peers.last().expect("a site").app;
+        let classes: Vec<&str> = tenant.class_apps[&base]
+            .iter()
+            .map(|of| of.class.name())
+            .collect();
+        assert!(!classes.contains(&"voice") && classes.contains(&"bulk"));
+        let [warning] = config.warnings() else {
+            panic!("{:?}", config.warnings());
+        };
+        assert!(
+            warning.message.contains("has class \"stream\""),
+            "{warning}"
+        );
+    }
 }
 
 #[test]
