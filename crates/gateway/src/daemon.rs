@@ -10,12 +10,13 @@ use anyhow::{Context, bail};
 use keiro_control::{key::PublicKey, protocol::EventKind};
 use keiro_core::PathId;
 use keiro_linux::{
-    epoll::{Interest, ReadyList},
+    epoll::{Epoll, Interest, ReadyList},
     signal::{Signal, Signals},
 };
 use sd_notify::NotifyState;
 
 use crate::{
+    control_server::ControlServer,
     data::{
         command::{Command, DataThreadGone},
         report::Report,
@@ -59,6 +60,9 @@ impl Gateway {
         while !(self.drained || drain_until.is_some_and(|until| Stopwatch::now() >= until)) {
             let next = next_check.min(next_sample);
             let next = self.network_due().map_or(next, |due| due.min(next));
+            let readers = self.events.control_server.as_ref();
+            let readers = readers.and_then(ControlServer::readers_due);
+            let next = readers.map_or(next, |due| due.min(next));
             let until = drain_until.map_or(next, |until| until.min(next));
             let left = until.saturating_duration_since(Stopwatch::now());
             self.events
@@ -69,6 +73,9 @@ impl Gateway {
             for event in ready.iter() {
                 stop |= self.dispatch(event.token, event.readable, &mut signals)?;
             }
+            self.with_control_server(|server, epoll, gateway| {
+                server.serve_readers(epoll, |request| gateway.answer(request));
+            });
             self.follow_network()?;
             if Stopwatch::now() >= next_sample {
                 next_sample = Stopwatch::now() + SAMPLE_INTERVAL;
@@ -197,19 +204,10 @@ impl Gateway {
 
     fn serve_client(&mut self, client: u64, readable: bool) {
         let number = client & !token::KIND;
-        // Taken out while it serves, because answering needs the rest of the gateway.
         match client & token::KIND {
-            token::CONTROL_CLIENT => {
-                if let Some(mut server) = self.events.control_server.take() {
-                    self.events.control_clients = server.clients();
-                    let epoll = Arc::clone(&self.events.epoll);
-                    server.serve(&epoll, number, readable, |request| self.answer(request));
-                    self.events.control_server = Some(server);
-                    for event in std::mem::take(&mut self.events.deferred) {
-                        self.send_to_monitors(event);
-                    }
-                }
-            }
+            token::CONTROL_CLIENT => self.with_control_server(|server, epoll, gateway| {
+                server.serve(epoll, number, readable, |request| gateway.answer(request));
+            }),
             token::METRICS_CLIENT => {
                 if let Some(mut metrics) = self.events.metrics_server.take() {
                     let epoll = Arc::clone(&self.events.epoll);
@@ -218,6 +216,20 @@ impl Gateway {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Lets the control server serve. It is taken out meanwhile, because answering needs the rest of the gateway.
+    fn with_control_server(&mut self, serve: impl FnOnce(&mut ControlServer, &Epoll, &mut Self)) {
+        let Some(mut server) = self.events.control_server.take() else {
+            return;
+        };
+        self.events.control_clients = server.clients();
+        let epoll = Arc::clone(&self.events.epoll);
+        serve(&mut server, &epoll, self);
+        self.events.control_server = Some(server);
+        for event in std::mem::take(&mut self.events.deferred) {
+            self.send_to_monitors(event);
         }
     }
 

@@ -14,6 +14,7 @@ pub struct Connection<S> {
     token: u64,
     output: Vec<u8>,
     written: usize,
+    reads: bool,
     interest: Interest,
 }
 
@@ -32,6 +33,7 @@ impl<S: Read + Write + AsFd> Connection<S> {
             token,
             output: Vec::new(),
             written: 0,
+            reads: true,
             interest: Interest::Read,
         })
     }
@@ -74,13 +76,25 @@ impl<S: Read + Write + AsFd> Connection<S> {
             self.output.shrink_to(READ_BYTES);
             self.written = 0;
         }
-        let interest = match self.waiting() {
-            0 => Interest::Read,
-            _ => Interest::ReadWrite,
+        self.update_interest(epoll);
+        true
+    }
+
+    /// Whether the epoll set reports input; without, only room for output that waits, and the client's end.
+    pub fn set_reading(&mut self, epoll: &Epoll, reads: bool) {
+        self.reads = reads;
+        self.update_interest(epoll);
+    }
+
+    fn update_interest(&mut self, epoll: &Epoll) {
+        let interest = match (self.reads, self.waiting()) {
+            (true, 0) => Interest::Read,
+            (true, _) => Interest::ReadWrite,
+            (false, 0) => Interest::None,
+            (false, _) => Interest::Write,
         };
         if interest != self.interest && epoll.modify(&self.stream, self.token, interest).is_ok() {
             self.interest = interest;
         }
-        true
     }
 }
