@@ -1,6 +1,11 @@
 //! What tenants, their clients and later connections must not take from each other.
 
-use std::{fs, io, thread, time::Duration};
+use std::{
+    fs,
+    io::{self, Read},
+    thread,
+    time::Duration,
+};
 
 use serde_json::Value;
 
@@ -111,36 +116,46 @@ fn many_connections_with_few_handshakes_of_the_kernel_bring_no_syn_cookies() {
 #[test]
 fn connection_with_the_addresses_of_one_that_has_just_ended_is_not_taken_for_it() {
     let pair = start([SPLIT, SPLIT]);
-    let listener = listen(&pair, SERVER[0]);
-    // The server has ended the first: tokyo waits for its late packets.
-    let mut client = connect_from(&pair, "client", Some(FROM), SERVER[0]).expect("connected");
-    let mut served = accept(&listener);
-    exchange(&mut client, &mut served);
-    drop(served);
-    assert_eq!(io::Read::read(&mut client, &mut [0]).expect("its end"), 0);
-    drop(client);
+    for (from, to) in [FROM, "[fd00:1::5]:41000"].into_iter().zip(SERVER) {
+        connect_thrice(&pair, from, to);
+    }
+    assert_eq!(split_connections(&pair.tokyo), 4);
+    assert_eq!(reason(&pair, "limit"), Some(2));
+}
+
+/// From the same port: two split connections, and one that stays packets.
+fn connect_thrice(pair: &Pair, from: &str, to: &str) {
+    let connect = || connect_from(pair, "client", Some(from), to);
+    let listener = listen(pair, to);
     let ended = || {
         eventually("it has ended", || {
             let open = |gateway| tenant(gateway)["open_split_connections"] == 0;
             (open(&pair.tokyo) && open(&pair.osaka)).then_some(())
         });
     };
+    run_at(pair, "server", "sysctl -w net.ipv4.tcp_timestamps=1");
+    // The server has ended the first: tokyo waits for its late packets.
+    let mut client = connect().expect("connected");
+    let mut served = accept(&listener);
+    exchange(&mut client, &mut served);
+    drop(served);
+    assert_eq!(client.read(&mut [0]).expect("its end"), 0);
+    drop(client);
     ended();
     // The client has ended the second: osaka waits. Without timestamps it cannot connect the third before that is over,
     // so it stays packets.
-    run_at(&pair, "server", "sysctl -w net.ipv4.tcp_timestamps=0");
-    let mut client = connect_from(&pair, "client", Some(FROM), SERVER[0]).expect("connected");
+    run_at(pair, "server", "sysctl -w net.ipv4.tcp_timestamps=0");
+    let mut client = connect().expect("connected");
     let mut served = accept(&listener);
     exchange(&mut client, &mut served);
-    assert_eq!(split_connections(&pair.tokyo), 2);
     drop(client);
-    assert_eq!(io::Read::read(&mut served, &mut [0]).expect("its end"), 0);
+    assert_eq!(served.read(&mut [0]).expect("its end"), 0);
     drop(served);
     ended();
-    run_at(&pair, "client", "sysctl -w net.ipv4.tcp_tw_reuse=1");
+    run_at(pair, "client", "sysctl -w net.ipv4.tcp_tw_reuse=1");
     let mut client = eventually(
         "the client's kernel gives the port again",
-        || match connect_from(&pair, "client", Some(FROM), SERVER[0]) {
+        || match connect() {
             Ok(client) => Some(client),
             Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
                 thread::sleep(Duration::from_millis(50));
@@ -150,6 +165,4 @@ fn connection_with_the_addresses_of_one_that_has_just_ended_is_not_taken_for_it(
         },
     );
     exchange(&mut client, &mut accept(&listener));
-    assert_eq!(split_connections(&pair.tokyo), 2);
-    assert_eq!(reason(&pair, "limit"), Some(1));
 }
