@@ -41,7 +41,7 @@ pub(super) struct Connection {
     /// Of the descriptors.
     pub(super) share: Option<Share>,
     /// Of the ports of peers' clients that connections to servers may take.
-    pub(super) port: Option<Share>,
+    pub(super) _port: Option<Share>,
 }
 
 /// An end of a tenant's split connection.
@@ -100,7 +100,7 @@ impl Connection {
             moved_at: now,
             watch: EpollRegistration::new(Interest::Read),
             share: None,
-            port: None,
+            _port: None,
         }
     }
 

@@ -219,7 +219,7 @@ impl StreamServer {
         let connection = Connection {
             connecting: (!connected).then_some(Connecting { to: server, by }),
             share: Some(wanted.share),
-            port: Some(wanted.port),
+            _port: Some(wanted.port),
             reads: connected,
             watch: EpollRegistration::new(interest),
             split: Some(SplitEnd {

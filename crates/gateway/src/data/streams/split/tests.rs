@@ -12,6 +12,7 @@ use super::*;
 use crate::data::{
     joined::Joined,
     route::Routes,
+    split::client_bytes,
     tunnels::{PeerSetup, TenantSetup, Tunnels},
 };
 
@@ -126,4 +127,48 @@ fn streams_that_do_not_name_their_client_take_no_room_of_other_peers() {
     assert!(waits(&mut server, 2));
     server.forget_peer(PeerId(1));
     assert!(waits(&mut server, 1));
+}
+
+#[test]
+fn client_or_server_without_a_port_is_no_connection() {
+    for (client, target) in [
+        ("10.2.0.5:0", "10.1.0.5:80"),
+        ("10.2.0.5:40001", "10.1.0.5:0"),
+        ("10.2.0.5:40001", "[fd00:1::5]:80"),
+    ] {
+        let mut joined = Joined::new(APP);
+        joined.bring_up();
+        let (now, peer) = (joined.now, joined.peers[0]);
+        let (client, target) = (client.parse().unwrap(), target.parse().unwrap());
+        let stream = joined.ends[0].open_stream(now, peer, APP, Some(target));
+        let stream = stream.unwrap();
+        let name = client_bytes(client);
+        joined.ends[0].write_stream(now, peer, stream, &name);
+        while joined.signals.is_empty() {
+            joined.exchange();
+        }
+        let (peer, stream) = (joined.peers[1], joined.signals[0].0);
+        let mut tunnels = Tunnels::new(&[0; 16], Shares::new(usize::MAX));
+        tunnels.set(
+            now,
+            split_tenant(peer, &["10.2.0.0/16"]),
+            &mut joined.ends[1],
+        );
+        let mut context = Context {
+            now: joined.now,
+            epoll: &Epoll::new().unwrap(),
+            routes: &Routes::default(),
+            tunnels: &tunnels,
+            endpoint: &mut joined.ends[1],
+        };
+        let open = WaitingOpen {
+            peer,
+            stream,
+            app: APP,
+            target: Some(target),
+        };
+        let mut server = StreamServer::new(Shares::new(usize::MAX));
+        let connected = server.connect_split(&mut context, open, TENANT);
+        assert_eq!(connected, Err(ResetReason::Protocol), "{client} {target}");
+    }
 }
