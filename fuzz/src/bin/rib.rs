@@ -144,5 +144,10 @@ fn export(from: NeighbourId, number: u8) -> VpnExport {
             structure: None,
         },
         label: Label::IMPLICIT_NULL,
+        ipv4: number.is_multiple_of(2).then_some(Service {
+            sid,
+            behaviour: 19,
+            structure: None,
+        }),
     }
 }
