@@ -300,6 +300,7 @@ impl Tenants {
         if needs_check || self.recheck {
             self.look();
         }
+        let mut is_made_anew = false;
         for tenant in &config.tenants {
             let Some(device) = self.devices.get_mut(&tenant.device) else {
                 continue;
@@ -314,6 +315,7 @@ impl Tenants {
                     device.was_absent = false;
                     device.tun = Ok(give_queues(device.number, tun, data)?);
                     needs_check = true;
+                    is_made_anew = true;
                 }
                 Err(error) => lost.report_once(tenant, &error),
             }
@@ -322,7 +324,8 @@ impl Tenants {
             let interfaces = self.interfaces();
             self.kernel.repair(config, &interfaces, &self.unreached);
         }
-        let have_changed = self.exits.follow(config);
+        // Rules have the index of a device.
+        let have_changed = self.exits.follow(config) || is_made_anew;
         let uplinks = self.exits.uplinks();
         self.mappings
             .repair(config, uplinks, &self.split, have_changed);

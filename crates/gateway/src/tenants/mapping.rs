@@ -103,7 +103,7 @@ impl Mappings {
     }
 
     /// Restores what another program has removed, and tries again what failed. `have_changed`: other interfaces are
-    /// uplinks.
+    /// uplinks, or a device was made anew.
     pub(super) fn repair(
         &mut self,
         config: &Config,

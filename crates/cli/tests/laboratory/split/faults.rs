@@ -10,7 +10,10 @@ use std::{
 use keiro_linux::process::SIGTERM;
 
 use super::{SERVER, SPLIT, accept, connect, exchange, listen, split_connections, start, tenant};
-use crate::{harness::eventually, pair::Pair};
+use crate::{
+    harness::{eventually, finish},
+    pair::Pair,
+};
 
 /// Counts up, so that a gap or a repetition shows.
 fn bytes(count: usize) -> Vec<u8> {
@@ -116,6 +119,23 @@ fn restart_resets_connections_and_splits_new_ones() {
             (split_connections(&pair.tokyo) > before).then_some(())
         });
     }
+}
+
+#[test]
+fn rules_follow_a_device_that_is_made_anew() {
+    let pair = start([SPLIT, SPLIT]);
+    let tokyo = pair.lab.host("tokyo").expect("a host");
+    let mut delete = tokyo.command("ip");
+    finish(delete.args(["link", "delete", "t-blue"]), b"").expect_code(0);
+    eventually("nft finds the device by the index in the rules", || {
+        let mut list = tokyo.command("nft");
+        let rules = finish(list.args(["list", "table", "ip", "keiro-split-1"]), b"");
+        rules.stdout.contains("device \"t-blue\"").then_some(())
+    });
+    let listener = listen(&pair, SERVER[0]);
+    let mut client = connect(&pair, SERVER[0]).expect("connected");
+    exchange(&mut client, &mut accept(&listener));
+    assert_eq!(split_connections(&pair.tokyo), 1);
 }
 
 #[test]
