@@ -104,7 +104,8 @@ impl<'a> PlanningProblem<'a> {
         }
         for other in others.iter().filter(|other| **other != places) {
             let other = self.described(other, forecast_state);
-            if other.rank() < best.rank() {
+            // Less late is not worth moves: it changes with every measurement.
+            if other.unmet() < best.unmet() {
                 best = other;
             }
         }
@@ -122,8 +123,11 @@ impl<'a> PlanningProblem<'a> {
         for (peer, apps) in &self.apps {
             for app in apps {
                 let at = self.input.now.get(app);
-                if !at.is_some_and(|at| self.input.up.contains_key(&(*at, *peer))) {
-                    present.apps[app.0] = UNASSIGNED;
+                let is_there = at.is_some_and(|at| self.input.up.contains_key(&(*at, *peer)));
+                let shown = &mut present.apps[app.0];
+                // One that is left out keeps the reason.
+                if !is_there && shown.path.is_some() {
+                    *shown = UNASSIGNED;
                 }
             }
         }
@@ -326,10 +330,9 @@ impl Joined {
             .collect()
     }
 
-    /// Applications that miss their target or are overloaded, then by how much.
-    fn rank(&self) -> (usize, Duration) {
-        let unmet = self.apps.iter().filter(|app| app.is_unmet()).count();
-        (unmet, self.lateness)
+    /// Applications that miss their target, lose too much or are overloaded.
+    fn unmet(&self) -> usize {
+        self.apps.iter().filter(|app| app.is_unmet()).count()
     }
 
     fn into_plan(self) -> Plan {
