@@ -117,8 +117,7 @@ impl PeerProblem {
             Planner::Greedy => (plan::greedy(&problem).assignment, false),
             Planner::Exact | Planner::Off => {
                 let exact = plan::exact(&problem, Budget::default());
-                let optimal = exact.gap().is_none();
-                (exact.plan.assignment, optimal)
+                (exact.plan.assignment, exact.is_optimal)
             }
         }
     }

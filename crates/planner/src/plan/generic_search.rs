@@ -12,8 +12,6 @@ use super::{DelayModel, Plan, Problem, Score};
 /// What a search found.
 pub(super) struct SearchOutcome {
     pub(super) assignment: Vec<usize>,
-    /// No assignment scores less than this.
-    pub(super) bound: Score,
     /// Whether everything was searched: the assignment is the best, and the first of the best.
     pub(super) complete: bool,
     pub(super) work: u64,
@@ -26,15 +24,9 @@ pub(super) fn run<M: DelayModel>(
 ) -> SearchOutcome {
     let mut search = Search::new(problem, start, budget);
     search.descend(0, Score::default());
-    let complete = !search.exhausted;
     SearchOutcome {
-        bound: if complete {
-            search.best
-        } else {
-            search.least_rest[0]
-        },
         assignment: search.best_assignment,
-        complete,
+        complete: !search.exhausted,
         work: search.work,
     }
 }

@@ -1,7 +1,7 @@
 //! Choosing a path for every application.
 //!
 //! [`greedy()`] is the paper's algorithm, `[path-selection fig. 4]`, as it is meant; [`exact()`] finds
-//! the best assignment, or says how far from it its answer can be at most. Both take any
+//! the best assignment of few applications, and a good one of many. Both take any
 //! [`DelayModel`] and are fast for eq. 3. [`alternatives()`] answers what another path would do for
 //! one application.
 //!
@@ -40,7 +40,7 @@ mod thrift;
 use std::{cmp::Ordering, time::Duration};
 
 pub use alternatives::{Alternative, alternatives, next_best};
-pub use exact::{Budget, ExactPlan, Gap, Objective, Optimality, exact};
+pub use exact::{Budget, ExactPlan, exact};
 pub use frugal::frugal;
 pub use greedy::greedy;
 pub use incumbent::Incumbent;
@@ -73,7 +73,7 @@ pub trait DelayModel {
     ///
     /// `members` are distinct ascending indices into `apps`; `delays` is empty. The answer must
     /// depend on nothing else, and must be monotone: a further member never shortens another's
-    /// delay. What [`exact()`] proves holds as far as that does.
+    /// delay. What [`exact()`] says of its answer holds as far as that does.
     fn delays(&self, path: &PathSpec, apps: &[AppSpec], members: &[usize], delays: &mut Vec<Delay>);
 
     /// The work of one such answer for so many members, in units of [`Budget`].

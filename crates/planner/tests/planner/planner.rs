@@ -5,7 +5,7 @@ use std::time::Duration;
 use keiro_planner::{
     delay::{AppSpec, Delay, Equation3, Margin, PathSpec, Saturation, Tolerance},
     paper,
-    plan::{self, Budget, DelayModel, NoPaths, Objective, Optimality, Order, Plan, Problem, Score},
+    plan::{self, Budget, DelayModel, NoPaths, Order, Plan, Problem, Score},
     queueing::{Gateway, Resolution, Scheduler, Statistic, WireFormat},
 };
 use keiro_units::{Bandwidth, ByteCount};
@@ -116,7 +116,7 @@ fn exact_equals_brute_force_on_a_thousand_small_instances_in_either_order() {
             let best = brute_force(&problem);
             let budget = Budget::new(u64::MAX);
             for exact in [plan::exact(&problem, budget), plan::exact(&unknown, budget)] {
-                assert_eq!(exact.optimality, Optimality::Proven, "{context}");
+                assert!(exact.is_optimal, "{context}");
                 assert_eq!(exact.plan, best, "{context}");
             }
             best
@@ -139,7 +139,7 @@ fn exact_equals_brute_force_on_a_thousand_small_instances_in_either_order() {
 }
 
 #[test]
-fn a_bound_is_never_above_the_best_and_never_claims_too_much() {
+fn whatever_the_budget_only_the_best_plan_is_called_optimal() {
     let mut open = 0;
     for seed in 1_000..1_400 {
         let mut random = Random::new(seed);
@@ -161,21 +161,14 @@ fn a_bound_is_never_above_the_best_and_never_claims_too_much() {
                 assert!(score.compare(&best.score, order).is_ge(), "seed {seed}");
                 let greedy = plan::greedy(&problem).score;
                 assert!(score.compare(&greedy, order).is_le(), "seed {seed}");
-                match exact.optimality {
-                    Optimality::Proven => assert_eq!(exact.plan, best, "seed {seed}"),
-                    Optimality::Within { bound } => {
-                        open += 1;
-                        assert!(
-                            bound.compare(&best.score, order).is_le(),
-                            "seed {seed} {budget:?}: {bound:?} above {:?}",
-                            best.score
-                        );
-                    }
+                match exact.is_optimal {
+                    true => assert_eq!(exact.plan, best, "seed {seed}"),
+                    false => open += 1,
                 }
             }
         }
     }
-    println!("{open} answers not proven");
+    println!("{open} answers may not be the best");
     assert!(open > 300);
 }
 
@@ -197,14 +190,17 @@ fn large_instance(seed: u64) -> (Vec<PathSpec>, Vec<AppSpec>) {
 }
 
 #[test]
-fn a_large_plan_is_proven_to_be_within_one_per_cent() {
+fn a_large_plan_meets_all_targets_within_its_budget() {
     for seed in 0..5 {
         let (paths, apps) = large_instance(seed);
         let model = Equation3::default();
         let problem = Problem::new(&paths, &apps, &model).unwrap();
         let exact = plan::exact(&problem, Budget::default());
         assert!(exact.plan.is_feasible(), "seed {seed}");
-        assert!(exact.is_within(0.01), "seed {seed}: {:?}", exact.gap());
+        assert!(
+            !exact.is_optimal,
+            "a hundred applications cannot be searched through"
+        );
         assert!(
             exact.work < Budget::default().get() * 11 / 10,
             "seed {seed}"
@@ -214,27 +210,11 @@ fn a_large_plan_is_proven_to_be_within_one_per_cent() {
 }
 
 #[test]
-fn the_gap_is_where_the_score_and_the_bound_first_differ() {
-    let (paths, apps) = large_instance(1);
-    let model = Equation3::default();
-    let problem = Problem::new(&paths, &apps, &model).unwrap();
-    let exact = plan::exact(&problem, Budget::default());
-    let Optimality::Within { bound } = exact.optimality else {
-        panic!("a hundred applications cannot be searched through");
-    };
-    let gap = exact.gap().unwrap();
-    assert_eq!(gap.objective, Objective::Delay);
-    let expected = exact.plan.score.delay.as_secs_f64() / bound.delay.as_secs_f64() - 1.0;
-    assert!((gap.relative - expected).abs() < 1e-12);
-    assert!(!exact.is_within(gap.relative / 2.0));
-}
-
-#[test]
 fn no_applications_need_no_paths_and_others_do() {
     let model = Equation3::default();
     let nothing = Problem::new(&[], &[], &model).unwrap();
     let exact = plan::exact(&nothing, Budget::default());
-    assert_eq!(exact.optimality, Optimality::Proven);
+    assert!(exact.is_optimal);
     assert_eq!(exact.plan.score, Score::default());
     assert!(plan::greedy(&nothing).assignment.is_empty());
     assert_eq!(Problem::new(&[], &paper::APPS, &model).err(), Some(NoPaths));
@@ -373,7 +353,7 @@ fn the_gateways_schedulers_plan_too() {
         };
         let problem = Problem::new(&paper::PATHS, &paper::APPS, &gateway).unwrap();
         let exact = plan::exact(&problem, Budget::new(100_000_000));
-        assert_eq!(exact.optimality, Optimality::Proven);
+        assert!(exact.is_optimal);
         assert_eq!(
             exact.plan,
             brute_force(&problem),

@@ -22,19 +22,6 @@ pub(super) fn descend(state: &mut Assignment<'_>, meter: &mut Meter) {
     }
 }
 
-/// Places `app`, which must not be placed, on the path where the whole costs least.
-pub(super) fn put_where_cheapest(state: &mut Assignment<'_>, app: usize, meter: &mut Meter) {
-    let best = (0..state.loads().paths())
-        .map(|path| Change {
-            path,
-            before: state.cost(path),
-            after: state.cost_after(path, None, Some(app), meter),
-        })
-        .reduce(Change::better);
-    let best = best.expect("a problem with applications has paths");
-    state.put_at(app, best.path, best.after);
-}
-
 /// What a path costs before and after a change.
 #[derive(Clone, Copy)]
 struct Change {

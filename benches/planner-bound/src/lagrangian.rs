@@ -5,60 +5,92 @@
 //! paths gain at best, is never more than the least cost: in any assignment each application is
 //! served once, and no path gains more than at best (Lagrangian relaxation). Prices are raised for
 //! applications that no path serves and lowered for those served twice (subgradient steps). What a
-//! path can gain at best is left to [`choice`](super::choice).
+//! path can gain at best is left to [`path_bound`](super::path_bound).
 //!
 //! The parts of the score are bounded one after the other, each under the condition, priced as
 //! well, that the parts before it are as good as found. A part whose bound does not reach what was
 //! found ends it: about the parts after it nothing can be said.
-//!
-//! The paths' choices are also a hint where to put applications: every now and then they are made into an
-//! assignment, which is improved and kept if it is better.
 
-use super::{
+use std::time::Duration;
+
+use keiro_planner::{
+    delay::Saturation,
+    plan::{Order, Score},
+};
+
+use crate::{
     Meter,
-    assignment::Assignment,
-    descent,
-    loads::{Cost, Loads},
+    instance::Instance,
     path_bound::{DualPrices, Exclusions, PathBound, PathBounder, Precision, ScoreParts},
 };
-use crate::delay::Saturation;
 
-/// Work that suffices for most bounds.
-pub(super) fn work(loads: &Loads) -> u64 {
-    ROUNDS * units(loads, COARSE)
+/// The score of the plan that is compared with the bound.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    unmet: usize,
+    overloaded: usize,
+    /// If it comes before the delay, else nothing.
+    lateness: Duration,
+    delay: Duration,
 }
 
-/// Rounds after which prices are near the best, usually.
-const ROUNDS: u64 = 60;
+impl Found {
+    pub(crate) fn new(score: &Score, order: Order) -> Self {
+        Self {
+            unmet: score.unmet,
+            overloaded: score.overloaded,
+            lateness: match order {
+                Order::LatenessFirst => score.lateness,
+                Order::DelayFirst => Duration::ZERO,
+            },
+            delay: score.delay,
+        }
+    }
+
+    fn parts(&self) -> ScoreParts {
+        ScoreParts {
+            unmet: self.unmet as f64,
+            overloaded: self.overloaded as f64,
+            lateness: self.lateness.as_nanos() as f64,
+            delay: self.delay.as_nanos() as f64,
+        }
+    }
+}
 
 /// The most work of a round.
-fn units(loads: &Loads, precision: Precision) -> u64 {
-    (loads.apps() * loads.paths() * (precision.kept + 2 * precision.halvings)) as u64
+fn units(instance: &Instance, precision: Precision) -> u64 {
+    let answers = instance.apps.len() * instance.paths.len();
+    (answers * (precision.kept + 2 * precision.halvings)) as u64
 }
 
-/// A bound on the cost of every assignment; may make `best` better.
-pub(super) fn bound(best: &mut Assignment<'_>, meter: &mut Meter) -> Cost {
-    let mut ascent = Ascent::new(best);
-    let mut bound = Cost {
-        unmet: ascent.chooser.never_met() as u32,
-        ..Cost::default()
+/// A bound on the score of every assignment; `assignment` has the score `found`.
+pub(crate) fn bound(
+    instance: &Instance,
+    assignment: &[usize],
+    found: Found,
+    meter: &mut Meter,
+) -> Score {
+    let mut ascent = Ascent::new(instance, assignment, found);
+    let mut bound = Score {
+        unmet: ascent.bounder.never_met(),
+        ..Score::default()
     };
-    if bound.unmet < ascent.found().unmet {
+    if bound.unmet < found.unmet {
         bound.unmet = bound.unmet.max(count(ascent.maximize(Goal::Unmet, meter)));
     }
-    if bound.unmet < ascent.found().unmet {
+    if bound.unmet < found.unmet {
         return bound;
     }
-    if ascent.found().overloaded > 0 {
+    if found.overloaded > 0 {
         bound.overloaded = count(ascent.maximize(Goal::Overloaded, meter));
     }
-    if bound.overloaded < ascent.found().overloaded {
+    if bound.overloaded < found.overloaded {
         return bound;
     }
-    if ascent.found().lateness > 0 {
+    if found.lateness > Duration::ZERO {
         bound.lateness = nanos(ascent.maximize(Goal::Lateness, meter));
     }
-    if bound.lateness < ascent.found().lateness {
+    if bound.lateness < found.lateness {
         return bound;
     }
     bound.delay = nanos(ascent.maximize(Goal::Delay, meter));
@@ -66,13 +98,13 @@ pub(super) fn bound(best: &mut Assignment<'_>, meter: &mut Meter) -> Cost {
 }
 
 /// The least whole number that a bound leaves, floating-point error aside.
-fn count(bound: f64) -> u32 {
-    (bound - 1e-6).ceil().max(0.0) as u32
+fn count(bound: f64) -> usize {
+    (bound - 1e-6).ceil().max(0.0) as usize
 }
 
 /// The whole nanoseconds that a bound leaves, floating-point error aside.
-fn nanos(bound: f64) -> u128 {
-    (bound * (1.0 - 1e-9)).floor().max(0.0) as u128
+fn nanos(bound: f64) -> Duration {
+    Duration::from_nanos((bound * (1.0 - 1e-9)).floor().max(0.0) as u64)
 }
 
 /// The part of the score that is bounded.
@@ -84,19 +116,19 @@ enum Goal {
     Delay,
 }
 
-struct Ascent<'b, 'a> {
-    chooser: PathBounder,
+struct Ascent<'a> {
+    bounder: PathBounder<'a>,
+    instance: &'a Instance,
+    assignment: &'a [usize],
+    found: Found,
     /// Whether all applications together are more than all paths carry.
     must_overload: bool,
-    best: &'b mut Assignment<'a>,
 }
 
 /// What all paths answer to prices.
 struct DualPoint {
     value: f64,
     subgradient: Subgradient,
-    /// By path and application: which part of it is served there.
-    served: Vec<Vec<f64>>,
 }
 
 /// How a bound changes with the prices.
@@ -142,38 +174,17 @@ const FINE: Precision = Precision {
     kept: 40,
 };
 
-/// The first rounds after which the choices are made into an assignment; then every
-/// [`ROUNDING_EVERY`].
-const FIRST_ROUNDINGS: [u32; 2] = [1, 3];
-const ROUNDING_EVERY: u32 = 6;
-
-/// The weight of the last round's answers in what is usual.
-const FRESH: f64 = 0.2;
-
-/// An application goes where at least this part of it is served.
-const SURE: f64 = 0.3;
-
-/// The part of the whole budget that improving one such assignment may take.
-const ROUNDING_SHARE: u64 = 24;
-
-impl<'b, 'a> Ascent<'b, 'a> {
-    fn new(best: &'b mut Assignment<'a>) -> Self {
-        let loads = best.loads();
-        let rate: u128 = (0..loads.apps())
-            .map(|app| u128::from(loads.rate(app)))
-            .sum();
-        let bandwidth: u128 = (0..loads.paths())
-            .map(|path| u128::from(loads.path(path).bandwidth))
-            .sum();
+impl<'a> Ascent<'a> {
+    fn new(instance: &'a Instance, assignment: &'a [usize], found: Found) -> Self {
+        let rate: f64 = instance.apps.iter().map(|app| app.rate).sum();
+        let bandwidth: f64 = instance.paths.iter().map(|path| path.bandwidth).sum();
         Self {
-            chooser: PathBounder::new(loads),
-            must_overload: loads.saturation() == Saturation::Refused && rate >= bandwidth,
-            best,
+            bounder: PathBounder::new(instance),
+            instance,
+            assignment,
+            found,
+            must_overload: instance.saturation == Saturation::Refused && rate >= bandwidth,
         }
-    }
-
-    fn found(&self) -> Cost {
-        self.best.total()
     }
 
     /// A bound on one part of the score, where those before it are as good as found.
@@ -181,27 +192,22 @@ impl<'b, 'a> Ascent<'b, 'a> {
         let (mut prices, mut here) = self.start(goal, meter);
         let mut best = (here.value, prices.clone());
         let mut course: Option<Subgradient> = None;
-        let rounds_left =
-            meter.limit().saturating_sub(meter.work()) / units(self.best.loads(), COARSE).max(1);
+        let found = self.found.parts();
+        let target = part(&found, goal);
+        let rounds_left = meter.left() / units(self.instance, COARSE).max(1);
         let decay = LAST_STRIDE.powf(1.0 / rounds_left.max(1) as f64);
         let mut stride = 1.0;
-        let mut usual = here.served.clone();
-        for round in 1_u32.. {
-            let target = part(&ScoreParts::from(self.found()), goal);
+        loop {
             let is_closed = match goal {
                 // A whole number: the bound need not reach it, but pass the one before.
-                Goal::Unmet | Goal::Overloaded => f64::from(count(best.0)) >= target,
+                Goal::Unmet | Goal::Overloaded => count(best.0) as f64 >= target,
                 Goal::Lateness | Goal::Delay => best.0 >= target,
             };
             let is_level = here.subgradient.apps.iter().all(|&slope| slope == 0.0);
-            if is_closed
-                || is_level
-                || meter.work() + units(self.best.loads(), FINE) >= meter.limit()
-            {
+            if is_closed || is_level || units(self.instance, FINE) >= meter.left() {
                 break;
             }
             let next = here.subgradient.deflected(course.as_ref());
-            let found = ScoreParts::from(self.found());
             prices.advance(&next, stride * (target - here.value), &found);
             course = Some(next);
             stride *= decay;
@@ -209,18 +215,9 @@ impl<'b, 'a> Ascent<'b, 'a> {
             if here.value > best.0 {
                 best = (here.value, prices.clone());
             }
-            // Single answers jump from one extreme to another; what is usual is near the truth.
-            let fresh = here.served.iter().flatten();
-            for (usual, fresh) in usual.iter_mut().flatten().zip(fresh) {
-                *usual += (fresh - *usual) * FRESH;
-            }
-            if FIRST_ROUNDINGS.contains(&round) || round % ROUNDING_EVERY == 0 {
-                self.round_off(&usual, meter);
-            }
         }
         let finely = self.round(&best.1, goal, FINE, meter);
-        let found = ScoreParts::from(self.found());
-        best.0.max(finely.value).max(0.0).min(part(&found, goal))
+        best.0.max(finely.value).max(0.0).min(target)
     }
 
     /// The better of two first guesses: what every application costs now, or what it would cost
@@ -237,45 +234,45 @@ impl<'b, 'a> Ascent<'b, 'a> {
         }
     }
 
-    fn exclusions(&self, goal: Goal, found: &ScoreParts) -> Exclusions {
+    fn exclusions(&self, goal: Goal) -> Exclusions {
         Exclusions {
-            all_met: goal > Goal::Unmet && found.unmet as usize == self.chooser.never_met(),
-            no_overload: goal > Goal::Overloaded && found.overloaded == 0.0,
+            all_met: goal > Goal::Unmet && self.found.unmet == self.bounder.never_met(),
+            no_overload: goal > Goal::Overloaded && self.found.overloaded == 0,
         }
     }
 
     /// What each application costs now, and makes others cost.
     fn prices_now(&self, goal: Goal) -> DualPrices {
-        let loads = self.best.loads();
-        let mut prices = DualPrices::of(goal, loads.apps());
+        let apps = &self.instance.apps;
+        let mut prices = DualPrices::of(goal, apps.len());
         if goal == Goal::Unmet {
             // If as many are met as found, and those are the smallest, the largest of them sets
             // the price of bandwidth.
-            let mut rates: Vec<u64> = (0..loads.apps()).map(|app| loads.rate(app)).collect();
-            rates.sort_unstable();
-            let met = loads.apps() - self.found().unmet as usize;
-            let largest = rates[met.saturating_sub(1)].max(1) as f64;
-            for (app, price) in prices.apps.iter_mut().enumerate() {
-                *price = (loads.rate(app) as f64 / largest).min(1.0);
+            let mut rates: Vec<f64> = apps.iter().map(|app| app.rate).collect();
+            rates.sort_unstable_by(f64::total_cmp);
+            let met = apps.len() - self.found.unmet;
+            let largest = rates[met.saturating_sub(1)].max(1.0);
+            for (app, price) in apps.iter().zip(&mut prices.apps) {
+                *price = (app.rate / largest).min(1.0);
             }
             return prices;
         }
-        for path in 0..loads.paths() {
-            let members = self.best.members(path);
-            let load = self.best.load(path);
-            let own = |member: usize| ScoreParts::from(loads.cost(path, member, load));
+        for path in 0..self.instance.paths.len() {
+            let on_path = |&app: &usize| self.assignment[app] == path;
+            let members: Vec<usize> = (0..apps.len()).filter(on_path).collect();
+            let load: f64 = members.iter().map(|&member| apps[member].rate).sum();
             let crowding: f64 = members
                 .iter()
                 .filter(|&&member| match goal {
                     Goal::Delay => true,
-                    Goal::Lateness => own(member).lateness > 0.0,
+                    Goal::Lateness => self.bounder.parts(path, member, load).lateness > 0.0,
                     Goal::Unmet | Goal::Overloaded => false,
                 })
-                .map(|&member| self.chooser.steepness(path, member, load as f64))
+                .map(|&member| self.bounder.steepness(path, member, load))
                 .sum();
-            for &member in members {
-                prices.apps[member] =
-                    part(&own(member), goal) + crowding * loads.rate(member) as f64;
+            for &member in &members {
+                let own = part(&self.bounder.parts(path, member, load), goal);
+                prices.apps[member] = own + crowding * apps[member].rate;
             }
         }
         prices
@@ -283,16 +280,12 @@ impl<'b, 'a> Ascent<'b, 'a> {
 
     /// The least that each application costs alone on a path.
     fn prices_alone(&self, goal: Goal) -> DualPrices {
-        let loads = self.best.loads();
-        let mut prices = DualPrices::of(goal, loads.apps());
+        let apps = &self.instance.apps;
+        let mut prices = DualPrices::of(goal, apps.len());
         for (app, price) in prices.apps.iter_mut().enumerate() {
-            *price = (0..loads.paths())
-                .map(|path| {
-                    part(
-                        &ScoreParts::from(loads.cost(path, app, loads.rate(app))),
-                        goal,
-                    )
-                })
+            let alone = |path| part(&self.bounder.parts(path, app, apps[app].rate), goal);
+            *price = (0..self.instance.paths.len())
+                .map(alone)
                 .fold(f64::INFINITY, f64::min);
         }
         prices
@@ -306,8 +299,8 @@ impl<'b, 'a> Ascent<'b, 'a> {
         precision: Precision,
         meter: &mut Meter,
     ) -> DualPoint {
-        let found = ScoreParts::from(self.found());
-        let exclusions = self.exclusions(goal, &found);
+        let found = self.found.parts();
+        let exclusions = self.exclusions(goal);
         let mut used = ScoreParts::default();
         let mut round = DualPoint {
             value: prices.apps.iter().sum(),
@@ -315,15 +308,10 @@ impl<'b, 'a> Ascent<'b, 'a> {
                 apps: vec![1.0; prices.apps.len()],
                 parts: ScoreParts::default(),
             },
-            served: Vec::with_capacity(self.best.loads().paths()),
         };
-        let mut offers = Vec::with_capacity(self.best.loads().paths());
-        for path in 0..self.best.loads().paths() {
-            offers.push(
-                self.chooser
-                    .choose(path, prices, exclusions, precision, meter),
-            );
-        }
+        let mut offers: Vec<PathBound> = (0..self.instance.paths.len())
+            .map(|path| (self.bounder).choose(path, prices, exclusions, precision, meter))
+            .collect();
         if goal == Goal::Unmet && self.must_overload {
             round.value += overload_gain(&mut offers, prices);
         }
@@ -333,7 +321,6 @@ impl<'b, 'a> Ascent<'b, 'a> {
             for (slope, served) in round.subgradient.apps.iter_mut().zip(&offer.served) {
                 *slope -= served;
             }
-            round.served.push(offer.served);
         }
         // Conditions on the parts before the goal: each is priced by how far it is exceeded.
         let slope = &mut round.subgradient.parts;
@@ -350,40 +337,6 @@ impl<'b, 'a> Ascent<'b, 'a> {
             slope.lateness = used.lateness - found.lateness;
         }
         round
-    }
-
-    /// Puts every application where it is served most, improves that, and keeps it if it is
-    /// better.
-    fn round_off(&mut self, served: &[Vec<f64>], meter: &mut Meter) {
-        let loads = self.best.loads();
-        let mut state = Assignment::empty(loads);
-        let mut apps: Vec<(usize, usize, f64)> = (0..loads.apps())
-            .map(|app| {
-                let most = served
-                    .iter()
-                    .enumerate()
-                    .map(|(path, served)| (path, served[app]))
-                    .reduce(|most, next| if next.1 > most.1 { next } else { most });
-                let (path, part) = most.expect("a problem with applications has paths");
-                (app, path, part)
-            })
-            .collect();
-        // The surest first; the others where they cost least then.
-        apps.sort_by(|a, b| b.2.total_cmp(&a.2).then(a.0.cmp(&b.0)));
-        for (app, path, part) in apps {
-            if part > SURE {
-                state.put(app, path, meter);
-            } else {
-                descent::put_where_cheapest(&mut state, app, meter);
-            }
-        }
-        let end = meter.limit();
-        let share = end / ROUNDING_SHARE;
-        descent::descend(&mut state, meter.until(end.min(meter.work() + share)));
-        meter.until(end);
-        if state.total().is_clearly_below(&self.best.total()) {
-            *self.best = state;
-        }
     }
 }
 

@@ -12,11 +12,9 @@
 //! For μ the price of room at m is taken: what the last application gains per bit/s that just fits
 //! there, the last as a fraction. The interval that promises most is halved until it is narrow.
 
-use super::{
-    Meter,
-    loads::{Cost, Loads, rounded},
-};
-use crate::delay::Saturation;
+use keiro_planner::delay::Saturation;
+
+use crate::{Meter, instance::Instance};
 
 /// What an application contributes to each part of the score, or what each part costs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,39 +43,13 @@ pub(super) struct Exclusions {
     pub(super) no_overload: bool,
 }
 
-/// A problem in floating point, and room to work in.
-pub(super) struct PathBounder {
-    apps: Vec<App>,
-    paths: Vec<Path>,
-    saturation: Saturation,
+/// An instance, and room to work in.
+pub(super) struct PathBounder<'a> {
+    instance: &'a Instance,
     options: Vec<Choice>,
     items: Vec<KnapsackItem>,
     /// By path: where its loads were cut when it was last asked.
     cuts: Vec<Vec<f64>>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct App {
-    /// In bit/s.
-    rate: f64,
-    /// In 10^-9 bit.
-    length: f64,
-    /// In nanoseconds; infinite without a latency target.
-    latency_target: f64,
-    /// Whether it is unmet even alone on any path.
-    never_met: bool,
-    /// 1/rate; without a rate, large enough to come first or last.
-    per_rate: f64,
-}
-
-#[derive(Clone, Debug)]
-struct Path {
-    /// In bit/s.
-    bandwidth: f64,
-    /// In nanoseconds.
-    delay: f64,
-    /// By application: the largest load, in bit/s, with which it is met; negative if none is.
-    limits: Vec<f64>,
 }
 
 /// What a path gains at best.
@@ -138,52 +110,46 @@ const TOUCHING: f64 = 1.1;
 /// halved.
 const LEFT_MIN: f64 = 1e-4;
 
-impl PathBounder {
-    pub(super) fn new(loads: &Loads) -> Self {
-        let apps = (0..loads.apps()).map(|app| {
-            let spec = loads.app(app);
-            App {
-                rate: spec.rate as f64,
-                length: spec.length_rounded(),
-                latency_target: spec
-                    .latency_target_nanos
-                    .map_or(f64::INFINITY, |nanos| nanos as f64),
-                never_met: (0..loads.paths())
-                    .all(|path| loads.limit(path, app).is_none_or(|limit| limit < spec.rate)),
-                per_rate: if spec.rate > 0 {
-                    1.0 / spec.rate as f64
-                } else {
-                    1e100
-                },
-            }
-        });
-        let paths = (0..loads.paths()).map(|path| Path {
-            bandwidth: loads.path(path).bandwidth as f64,
-            delay: rounded(loads.path(path).delay_nanos),
-            limits: (0..loads.apps())
-                .map(|app| loads.limit(path, app).map_or(-1.0, |limit| limit as f64))
-                .collect(),
-        });
+impl<'a> PathBounder<'a> {
+    pub(super) fn new(instance: &'a Instance) -> Self {
         Self {
-            apps: apps.collect(),
-            paths: paths.collect(),
-            saturation: loads.saturation(),
+            instance,
             options: Vec::new(),
             items: Vec::new(),
-            cuts: vec![Vec::new(); loads.paths()],
+            cuts: vec![Vec::new(); instance.paths.len()],
         }
     }
 
     /// The applications that are unmet even alone on any path.
     pub(super) fn never_met(&self) -> usize {
-        self.apps.iter().filter(|app| app.never_met).count()
+        let apps = self.instance.apps.iter();
+        apps.filter(|app| app.never_met).count()
+    }
+
+    /// What `app` adds to the score on `path` with the whole load `load`.
+    pub(super) fn parts(&self, path: usize, app: usize, load: f64) -> ScoreParts {
+        let Some(delay) = self.instance.delay(path, app, load) else {
+            return ScoreParts {
+                unmet: 1.0,
+                overloaded: 1.0,
+                ..ScoreParts::default()
+            };
+        };
+        let lateness = (delay - self.instance.apps[app].latency_target).max(0.0);
+        ScoreParts {
+            unmet: f64::from(u8::from(lateness > 0.0)),
+            overloaded: 0.0,
+            lateness,
+            delay,
+        }
     }
 
     /// How an application's delay on a path grows with the load: nanoseconds per bit/s.
     pub(super) fn steepness(&self, path: usize, app: usize, load: f64) -> f64 {
-        let left = self.paths[path].bandwidth - (load - self.apps[app].rate);
+        let app = &self.instance.apps[app];
+        let left = self.instance.paths[path].bandwidth - (load - app.rate);
         if left > 0.0 {
-            self.apps[app].length / (left * left)
+            app.length / (left * left)
         } else {
             0.0
         }
@@ -198,8 +164,8 @@ impl PathBounder {
         precision: Precision,
         meter: &mut Meter,
     ) -> PathBound {
-        let bandwidth = self.paths[path].bandwidth;
-        let beyond: &[f64] = match (self.saturation, exclusions.no_overload) {
+        let bandwidth = self.instance.paths[path].bandwidth;
+        let beyond: &[f64] = match (self.instance.saturation, exclusions.no_overload) {
             (Saturation::Refused, true) => &[bandwidth],
             (Saturation::Refused, false) => &[bandwidth, f64::INFINITY],
             // An application that is most of the load itself is not overloaded here.
@@ -261,7 +227,7 @@ impl PathBounder {
         self.cuts[path] = cuts;
         let mut offer = PathBound {
             cost: least.min(0.0),
-            served: vec![0.0; self.apps.len()],
+            served: vec![0.0; self.instance.apps.len()],
             used: ScoreParts::default(),
         };
         if least < 0.0 {
@@ -279,9 +245,9 @@ impl PathBounder {
         exclusions: Exclusions,
         meter: &mut Meter,
     ) -> f64 {
-        meter.spend(self.apps.len() as u64);
+        meter.spend(self.instance.apps.len() as u64);
         self.prepare(path, interval, prices, exclusions);
-        let bandwidth = self.paths[path].bandwidth;
+        let bandwidth = self.instance.paths[path].bandwidth;
         if interval.low >= bandwidth {
             return self.options.iter().map(|option| option.cost.min(0.0)).sum();
         }
@@ -331,16 +297,16 @@ impl PathBounder {
         prices: &DualPrices,
         exclusions: Exclusions,
     ) {
-        if interval.low < self.paths[path].bandwidth {
+        if interval.low < self.instance.paths[path].bandwidth {
             self.prepare_finite(path, interval, prices, exclusions);
             return;
         }
         let mut options = std::mem::take(&mut self.options);
         options.clear();
-        let beyond = (0..self.apps.len()).filter_map(|index| {
+        let beyond = (0..self.instance.apps.len()).filter_map(|index| {
             let parts = self.parts_beyond(path, index, interval, prices, exclusions)?;
             let cost = parts.times(&prices.parts) - prices.apps[index];
-            let app = &self.apps[index];
+            let app = &self.instance.apps[index];
             (app.rate <= interval.high).then_some(Choice {
                 app: index,
                 rate: app.rate,
@@ -362,11 +328,12 @@ impl PathBounder {
         prices: &DualPrices,
         exclusions: Exclusions,
     ) {
-        let path = &self.paths[path];
+        let instance = self.instance;
+        let path = &instance.paths[path];
         let touching = interval.touching(path.bandwidth);
         let parts = &prices.parts;
         self.options.clear();
-        let apps = self.apps.iter().zip(&path.limits).zip(&prices.apps);
+        let apps = instance.apps.iter().zip(&path.limits).zip(&prices.apps);
         for (index, ((app, &limit), price)) in apps.enumerate() {
             let unmet = limit < interval.low.max(app.rate);
             if app.rate > interval.high || (unmet && exclusions.all_met && !app.never_met) {
@@ -408,7 +375,7 @@ impl PathBounder {
         touching: f64,
         exclusions: Exclusions,
     ) -> Option<ScoreParts> {
-        let (path, app) = (&self.paths[path], &self.apps[index]);
+        let (path, app) = (&self.instance.paths[path], &self.instance.apps[index]);
         let unmet = path.limits[index] < interval.low.max(app.rate);
         if unmet && exclusions.all_met && !app.never_met {
             return None;
@@ -434,10 +401,10 @@ impl PathBounder {
         prices: &DualPrices,
         exclusions: Exclusions,
     ) -> Option<ScoreParts> {
-        let (path, app) = (&self.paths[path], &self.apps[index]);
+        let (path, app) = (&self.instance.paths[path], &self.instance.apps[index]);
         let others = (interval.low - app.rate).max(0.0);
-        let finite =
-            (self.saturation == Saturation::AsPrinted && others < path.bandwidth).then(|| {
+        let finite = (self.instance.saturation == Saturation::AsPrinted && others < path.bandwidth)
+            .then(|| {
                 let unmet = path.limits[index] < interval.low.max(app.rate);
                 let delay = path.delay + app.length / (path.bandwidth - others);
                 ScoreParts {
@@ -475,7 +442,7 @@ impl PathBounder {
         exclusions: Exclusions,
         offer: &mut PathBound,
     ) {
-        let bandwidth = self.paths[path].bandwidth;
+        let bandwidth = self.instance.paths[path].bandwidth;
         self.prepare(path, interval, prices, exclusions);
         if interval.low >= bandwidth {
             for option in self.options.iter().filter(|option| option.cost < 0.0) {
@@ -613,16 +580,5 @@ impl ScoreParts {
         self.overloaded += rhs.overloaded * times;
         self.lateness += rhs.lateness * times;
         self.delay += rhs.delay * times;
-    }
-}
-
-impl From<Cost> for ScoreParts {
-    fn from(cost: Cost) -> Self {
-        Self {
-            unmet: cost.unmet.into(),
-            overloaded: cost.overloaded.into(),
-            lateness: rounded(cost.lateness),
-            delay: rounded(cost.delay),
-        }
     }
 }
