@@ -83,7 +83,8 @@ struct Queued {
 
 /// Queueing delay from which a queue is one. Ours: the longest burst, our own.
 const QUEUE_MIN: Duration = super::BURST_MAX;
-/// The longest queue that is waited for before congestion is answered again.
+/// The longest queue that is waited for before congestion is answered again. Ours: buffers longer than that exist, and
+/// waiting for them would leave congestion unanswered.
 const QUEUE_MAX: Duration = Duration::from_secs(1);
 /// Spacing of copies, in multiples of their own time at the bottleneck, from which the path is
 /// busy with others' packets. Ours: half of the aggregates have half as much of others' between
@@ -94,22 +95,25 @@ const QUEUED_PERIODS: u32 = 10;
 /// Losses beyond the line's own that are none by chance: as many, and as many standard
 /// deviations. Ours: less than once in five minutes by chance.
 const CONGESTION_LOSSES: f64 = 4.0;
-/// M is held at this share of what arrived, so that the queue empties.
+/// M is held at this share of what arrived. Ours: a queue of half a second empties in ten.
 const HELD_SHARE: f64 = 0.95;
-/// M is let up by this share first, and by twice as much each time while it stays calm.
+/// M is let up by this share first, and by twice as much each time while it stays calm. Ours: twice what it is held
+/// below.
 const LET_UP: f64 = 0.1;
+/// The largest of these shares. Ours: what is sent doubles in a period at most.
 const LET_UP_MAX: f64 = 1.0;
-/// Multiples of the mean of what is to be carried for which there must be room: before a copy is added, and
-/// before one is taken away. Ours.
+/// Multiples of the mean of what is to be carried for which there must be room before a copy is added. Ours: a mean is
+/// exceeded half of the time.
 const ROOM_MORE: f64 = 1.2;
+/// The same before one is taken away for want of room. Ours: less than [`ROOM_MORE`], so that copies do not come and go.
 const ROOM_FEWER: f64 = 1.05;
-/// Periods over which the loss before a trial is taken.
+/// Periods over which the loss before a trial is taken. Ours: a tenth of a second at the shortest I.
 const RECENT: usize = 4;
-/// Fewer copies are taken if they reach this share of the target.
+/// Fewer copies are taken if they reach this share of the target. Ours: the estimate of their loss is off by less.
 const TARGET_FOR_FEWER: f64 = 0.5;
-/// A copy is worth it if it leaves this part of the loss, and not worth it any more if it leaves
-/// the other.
+/// A copy is worth it if it leaves this part of the loss. Ours: of independent losses it leaves far less.
 const WORTH_MORE: f64 = 0.5;
+/// It is not worth it any more if it leaves this part. Ours: more than [`WORTH_MORE`], so that copies do not come and go.
 const WORTH_FEWER: f64 = 0.65;
 
 impl Adaptive {

@@ -17,12 +17,14 @@ pub const REPORT_LIFETIME: Duration = Duration::from_secs(2);
 /// A tenant counts as limited for so long after its sender has said so. Ours: slow tenants send a packet
 /// in as long.
 const LIMITED_FOR: Duration = Duration::from_secs(1);
-/// Time constant of an arriving rate, s; and packets that a sample of it has at least, unless it lasts
-/// so long, s.
+/// Time constant of an arriving rate, s. Ours: three reports.
 const SMOOTHING: f64 = 0.3;
+/// Packets that a sample of it has at least. Ours: one more or less is an eighth.
 const SAMPLE_PACKETS: u64 = 8;
+/// Time, s, after which a sample may have fewer. Ours: as [`LIMITED_FOR`], slow tenants send a packet in as long.
 const SAMPLE_TIME: f64 = 1.0;
-/// A report differs from the last one by this factor at most.
+/// A report differs from the last one by this factor at most. Ours: one sample that is wrong moves rates by no more
+/// than they change within a second or two.
 const CHANGE_MAX: f64 = 1.25;
 
 /// What arrives of one tenant from one peer.

@@ -33,62 +33,71 @@ use super::{
 };
 use keiro_units::{Bandwidth, ByteCount, Instant};
 
-/// Share of packets lost that is felt, and ln(rate) per ln(1 + loss / LOSS_FELT).
+/// Share of packets lost that is felt. Ours: where the line loses a little by itself, the queue decides.
 const LOSS_FELT: f64 = 0.01;
+/// ln(rate) per ln(1 + loss / LOSS_FELT). Ours, by experiments (`docs/fairness.md`).
 const STEEP_LOSS: f64 = 1.5;
-/// The approach to the curve, per second of the distance in ln(rate).
+/// The approach to the curve, per second of the distance in ln(rate). Ours: slower than the queue's smoothing.
 const APPROACH: f64 = 0.5;
-/// Fastest rise, ln(rate) per s, with a queue and, added to that, without one: a rise is noticed a
-/// round trip later.
+/// Fastest rise with a queue, ln(rate) per s. Ours: a rise is noticed a round trip later.
 const RISE_MAX: f64 = 0.3;
+/// What is added to it without a queue. Ours: there is room for what a rise overshoots by.
 const RISE_MAX_EMPTY: f64 = 0.5;
-/// Fastest fall, the same: a constant, and what a second of queueing time adds.
+/// Fastest fall without a queue, ln(rate) per s. Ours: without a queue nothing is urgent.
 const FALL_MAX: f64 = 0.1;
+/// What a second of queueing time adds to it. Ours: at 1 ms it falls as fast as it rises.
 const FALL_MAX_PER_QUEUE: f64 = 200.0;
-/// The same per share of packets lost.
+/// What it adds per share of packets lost. Ours: at 5 % it falls as fast as at 2.5 ms of queue.
 const FALL_MAX_PER_LOSS: f64 = 10.0;
-/// The answer to a change of the queue, of the share that undoes it within a round trip; and at
-/// most, ln(rate) per s of queueing time. More than that share: with once the queue swings enough to
-/// run empty where it is short. With twice it never does, and who comes later takes a part of it for
-/// the way.
+/// The answer to a change of the queue, of the share that undoes it within a round trip. Ours: with once that share the
+/// queue swings enough to run empty where it is short. With twice it never does, and a newcomer takes a part of it for
+/// propagation delay.
 const DAMPING: f64 = 1.6;
+/// The same at most, ln(rate) per s of queueing time. Ours: that of a round trip of 40 ms.
 const DAMPING_MAX: f64 = 27.0;
-/// Time constants, s: of the queue for damping, of the queue and of loss for the curve.
+/// Time constant, s, of the queue for damping. Ours: single packets that wait are no change of the queue.
 const SMOOTHING_FAST: f64 = 0.02;
+/// Time constant, s, of the queue for the curve. Ours: several round trips, over which all tenants see the same.
 const SMOOTHING_SLOW: f64 = 0.5;
+/// Time constant, s, of loss for the curve. Ours: losses come together, and are rarer than queues.
 const SMOOTHING_LOSS: f64 = 1.0;
-/// Packets that a share of lost ones is of, at least.
+/// Packets that a share of lost ones is of, at least. Ours: [`LOSS_FELT`] is one of them.
 const SMOOTHING_LOSS_PACKETS: f64 = 100.0;
-/// A tenant begins at e^START of its unit and rises by RISE_START, ln(rate) per s, until it is where
-/// the curve is for the queue that it sees, or sees loss.
+/// ln(rate / unit) at which a tenant begins: 0.14 of its unit. Ours: many may begin at once.
 const START: f64 = -2.0;
+/// Its rise, ln(rate) per s, until it is where the curve is for the queue that it sees, or sees loss. Ours: at its unit
+/// in two thirds of a second.
 const RISE_START: f64 = 3.0;
-/// A tenant that begins where it knows the way, and sees no queue and no loss, may send much as its
-/// own TCP flows do then: FREE_PACKETS in a round trip (RFC 6928), or in FREE_SPAN, s, if that is
-/// longer, and FREE_GROWTH more for each that arrives, until FREE_TOTAL have. TCP's 1 for each, and
-/// 100 packets, is what makes buffers of thirty packets overflow. Ours.
+/// Packets in flight of a tenant that begins where the propagation delay is known, while it sees no queue and no loss:
+/// what its own TCP flows send then (RFC 6928).
 const FREE_PACKETS: f64 = 10.0;
+/// The time, s, in which these may leave where the round trip is shorter. Ours: a rate of 24 Mbit/s.
 const FREE_SPAN: f64 = 0.005;
+/// How many more for each that arrives. Ours: with TCP's 1, buffers of thirty packets overflow.
 const FREE_GROWTH: f64 = 0.5;
+/// Until so many have arrived. Ours: with 100, such buffers overflow too.
 const FREE_TOTAL: f64 = 40.0;
-/// A queue that was not shorter than AGED_QUEUE, s, for AGED_AFTER may be a way that has become
-/// longer. All that see it send at DRAIN of their rate for a round trip and DRAIN_TIME, s: a queue
-/// goes away then, a way does not.
+/// A queue that was not shorter than this, s, for [`AGED_AFTER`] may be a path that has become longer. Ours: several
+/// times the queue at which a tenant gets its unit.
 const AGED_QUEUE: f64 = 0.01;
+/// Seconds for which it was not. Ours: for so long a longer path is taken for a queue.
 const AGED_AFTER: f64 = 30.0;
+/// The part of their rate at which all that see it send then. Ours: a queue goes away at that, a longer path does not.
 const DRAIN: f64 = 0.25;
+/// Seconds for which they do, beside a round trip. Ours: empties 0.2 s of queue if all do.
 const DRAIN_TIME: f64 = 0.3;
 /// ln(rate / unit) at most, either way: how far a rate without a queue goes beyond its unit, 163,000
 /// times.
 const BOUND: f64 = 12.0;
-/// Largest change of ln(rate) by one feedback.
+/// Largest change of ln(rate) by one feedback. Ours: a single acknowledgement that is wrong costs a fifth at most.
 const STEP_MAX: f64 = 0.2;
 /// Longest time between two feedbacks that counts for the approach, s: slow tenants rise as others do.
 const GAP_MAX: f64 = 1.0;
-/// The window: round trips of the rate, further seconds of the rate for delays at the ends, and
-/// packets. It is a bound for when nothing is heard; the rate decides.
+/// Round trips of the rate that the window has. Ours: it bounds what leaves while nothing is heard; the rate decides.
 const WINDOW_ROUND_TRIPS: f64 = 1.25;
+/// Further seconds of the rate. Ours: for acknowledgements and timers that are late at the ends.
 const WINDOW_SLACK: f64 = 0.01;
+/// Further packets. Ours: for rates of a packet or two in a round trip.
 const WINDOW_PACKETS: f64 = 4.0;
 
 #[derive(Debug)]

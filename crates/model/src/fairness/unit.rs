@@ -35,14 +35,15 @@ const FLATNESS: f64 = 4.0;
 /// A queue of two packets is half a millisecond at 50 Mbit/s, and is empty now and then: who is alone
 /// and may have twice its unit is to find its queue above that, so that it uses all of the line.
 const STEEP_LOW: f64 = 2.0;
-/// Below, there is as good as no queue, s; ln(rate) per ln(q) there; and the shortest queue that is
-/// distinguished from none, s.
+/// Below, there is as good as no queue, s: less than a full packet at 100 Mbit/s.
 const QUEUE_NONE: f64 = 0.0001;
+/// ln(rate) per ln(q) there.
 const STEEP_NONE: f64 = 3.0;
+/// The shortest queue that is distinguished from none, s: what the kernel's stamps vary by.
 const QUEUE_MIN: f64 = 0.000_01;
-/// Above, the queue is longer than what fairness over several bottlenecks is worth, s; ln(rate) per
-/// ln(q) there.
+/// Above, the queue is longer than what fairness over several bottlenecks is worth, s.
 const QUEUE_HIGH: f64 = 0.03;
+/// ln(rate) per ln(q) there.
 const STEEP_HIGH: f64 = 2.0;
 /// ln(rate) per ln(q) where nothing is reported. With 1 the buffer is full before the queue is long enough
 /// for many tenants; with 3 an error of the queue costs too much.
@@ -56,11 +57,12 @@ const REPORTED_ABOVE: f64 = 3.7;
 /// No tenant is faster than the line by more. Ours: over a long way a rate that rises until a queue is seen
 /// overflows a buffer of a tenth of the round trip.
 const ABOVE_LINE: f64 = 1.03;
-/// The unit where nothing at all is known, bit/s.
+/// The unit where nothing at all is known, bit/s: the default of a configured one.
 const UNKNOWN: f64 = 4e6;
-/// A configured unit contradicts what is found if it is off by such a factor; and until it is within
-/// the other one again.
+/// A configured unit contradicts what is found if it is off by such a factor: `docs/fairness.md` promises shares for a
+/// unit within it.
 const CONTRADICTS: f64 = 2.0;
+/// The contradiction ends within this one: far enough below that it does not come and go.
 const AGREES: f64 = 1.6;
 
 /// Where the curve of one tenant on one path lies.

@@ -14,52 +14,64 @@ use super::{
     trial::Trial,
 };
 
-/// C, packets/s³, and β of CUBIC (RFC 9438 §5).
+/// C of CUBIC, packets/s³ (RFC 9438 §5).
 const CUBIC_C: f64 = 0.4;
+/// β of CUBIC (RFC 9438 §4.6).
 const CUBIC_BETA: f64 = 0.7;
-/// Smallest window, packets.
+/// Smallest window, packets. Ours: three acknowledgements after a loss show it (RFC 9002 §6.1.1).
 const WINDOW_MIN: f64 = 4.0;
-/// Times, s, between tests whether there is a foreign flow: usually, and where none was seen.
+/// Time, s, between tests whether the foreign flow is still there. Ours: a test costs a quarter of the rate for a
+/// round trip, less than a hundredth of the line at usual round trips.
 const TEST_EVERY: f64 = 3.0;
+/// The same after a test that saw none. Ours: a second one that sees none ends it soon.
 const TEST_AGAIN: f64 = 1.0;
-/// The first tests: how many, and the time between them, s; one that sees none is enough: the rate of radio varies,
-/// and what it queues looks like a foreign flow at times.
+/// The first tests, of which one that sees no foreign flow is enough. Ours: the rate of radio varies, and what it
+/// queues looks like a foreign flow at times.
 const TESTS_FIRST: u32 = 4;
+/// Time, s, between the first tests. Ours: a few round trips, so that a mistake ends within two seconds.
 const TEST_FIRST: f64 = 0.5;
-/// The first test comes at the latest after this time, s.
+/// The first test comes at the latest after this time, s. Ours: as long as the first tests take.
 const TEST_LATEST: f64 = 2.0;
-/// What a test withholds: this part of the window at most, and this part of the queue. Ours: more than
-/// delays vary, and less than empties the line.
+/// A test withholds this part of the window at most. Ours: more than delays vary.
 const TEST_WINDOW: f64 = 0.25;
+/// A test withholds this part of the queue at most. Ours: less than empties the line.
 const TEST_QUEUE: f64 = 0.7;
-/// A queue shorter than this, s, and than [`TEST_PACKETS_MIN`] cannot be tested, and is none of a foreign flow.
+/// A queue shorter than this, s, cannot be tested, and is none of a foreign flow. Ours: the target queue.
 const TEST_QUEUE_MIN: f64 = 0.002;
+/// The same in packets. Ours: a test has to withhold one at least.
 const TEST_PACKETS_MIN: f64 = 2.0;
-/// Packets in flight that a quarter of can be withheld of.
+/// Packets in flight from which on a test is made. Ours: four can be withheld of them.
 const TEST_IN_FLIGHT_MIN: f64 = 16.0;
 /// The line is ours alone from this share on. Ours: half between one of two flows and the only one.
 const ALONE: f64 = 0.75;
-/// Other shares are implausible; and how many of them in a row are too many.
+/// Least plausible share. Ours: below it the queue grew by more than delays vary while packets were withheld.
 const SHARE_LEAST: f64 = -0.4;
+/// Greatest plausible share. Ours: the whole, and what delays vary.
 const SHARE_MOST: f64 = 1.25;
+/// Implausible shares from which on it is a line whose rate varies. Ours: one may be by chance.
 const IMPLAUSIBLE_MAX: u32 = 2;
-/// Tests in a row that say that.
+/// Tests in a row that find the line ours alone until that is believed. Ours: one may be by chance.
 const ALONE_TIMES: u32 = 2;
 
-/// What stands after a test is of other flows where the queue has become shorter by this, s, and by [`OTHERS_JITTERS`]
-/// times what delays vary, at least; and where the route was taken to be longer in the last [`OTHERS_AGAIN`] seconds.
+/// What stands after a test is of other flows where the queue has become shorter by this, s, at least. Ours: half of
+/// the target queue.
 const OTHERS_SHORTER: f64 = 0.001;
+/// The same in variations of delays. Ours: two of them are rarely chance.
 const OTHERS_JITTERS: f64 = 2.0;
+/// Time, s, for which a route that was taken to have become longer is doubted. Ours: three drains.
 const OTHERS_AGAIN: f64 = 30.0;
-/// Less than this part of what was withheld may be a queue of our own on a longer route.
+/// Less than this part of what was withheld may be a queue of our own on a longer route. Ours: one of four equal flows
+/// makes the queue shorter by as much.
 const OTHERS_PART: f64 = 0.25;
-/// Where there was none, it is looked for again after this time, s, and after twice that each time, so often.
+/// Time, s, until a foreign flow is looked for again where there was none; it doubles with each time. Ours: as
+/// [`TEST_EVERY`].
 const NONE_SEEN_REST: f64 = 3.0;
+/// How often it doubles. Ours: 48 s are long enough to cost nothing, and short enough for a flow that comes later.
 const NONE_SEEN_MAX: u32 = 4;
 /// The window is begun with that of this part of the rate that was reached without others. Ours: half, and what
 /// tests withhold.
 const SHARE_FIRST: f64 = 0.6;
-/// With less loss of the line itself every loss is one of a full buffer.
+/// With less loss of the line itself every loss is one of a full buffer. Ours.
 const COMPETING_LINE_LOSS: f64 = 0.001;
 
 /// The window of one CUBIC flow, in packets.

@@ -5,9 +5,9 @@ use keiro_units::Instant;
 /// Half of the time that a smallest delay holds, s. Ours: clocks that drift by 50 ppm apart are off
 /// by a millisecond then.
 const BASE_TIME: f64 = 10.0;
-/// Part of the difference that a new sample of the loop's time changes, and of one that is shorter.
+/// Part of the difference by which a new sample changes the loop's time (RFC 9002 §5.3, of the smoothed round trip).
 const LOOP_GAIN: f64 = 0.125;
-/// Acknowledgements are never further apart: the protocol's bound, s.
+/// Acknowledgements are never further apart, s: the largest max_ack_delay of the protocol, `docs/wire-format.md`.
 const ACK_GAP_MAX: f64 = 0.05;
 
 /// The smallest one-way delay of the last 10 to 20 s. The offset of the two clocks is in it.

@@ -7,28 +7,38 @@ use super::{
     TARGET_PACKETS, from_seconds, seconds, trial::Trial,
 };
 
-/// Time, s, that a queue has stood when a drain is due; the part of the loop that stays in flight at
-/// least; what it lets go beside the queue, s, and how long it lasts, s.
+/// Time, s, that a queue has stood when a drain is due. Ours, as BBR's interval of its probes of the round trip.
 const DRAIN_EVERY: f64 = 10.0;
+/// The same for the first drain. Ours: what the start has queued is in the base delay until then.
 pub(super) const DRAIN_FIRST: f64 = 2.0;
+/// The part of the loop that stays in flight at least during a drain. Ours: the line pauses for a quarter of a loop
+/// at most.
 pub(super) const DRAIN_LOOP: f64 = 0.75;
+/// The same during a test of whose a queue is. Ours: a queue of others has to become noticeably shorter.
 pub(super) const TEST_LOOP: f64 = 0.5;
+/// What a drain lets go beside the queue, s. Ours: the target queue, so that stamps that are late do not hide the rest.
 pub(super) const DRAIN_TIME: f64 = 0.002;
+/// How long a drain lasts, s. Ours: as the span of a round, within which a packet comes that has not waited.
 pub(super) const DRAIN_SPAN: f64 = 0.02;
-/// What is added after that, as a part of the target queue.
+/// What is added to the rate after a drain, as a part of the target queue. Ours: the rate is known, so that little is
+/// enough to see a queue again.
 pub(super) const HEADROOM_DRAINED: f64 = 0.25;
-/// Targets beyond which a queue is far too long; rounds and time, s, after which such a queue is none of
-/// ours.
+/// Targets beyond which a queue is far too long. Ours: the window allows one, and packets that leave together half of
+/// another.
 const FAR_TARGETS: f64 = 2.0;
+/// Rounds after which a queue that is far too long is none of ours. Ours: the window empties ours in one.
 const STUCK_ROUNDS: f64 = 2.0;
+/// Time, s, after which it is so at the earliest. Ours: radio holds packets back for as long.
 const STUCK_TIME: f64 = 0.1;
-/// Memory of the rate that was reached without others, s.
+/// Time constant, s, with which the rate that was reached without others rises. Ours: shorter than flows that come.
 const CLEAR_RATE_RISE: f64 = 3.0;
+/// The same for its fall. Ours: longer than tests take to find a foreign flow.
 const CLEAR_RATE_FALL: f64 = 20.0;
-/// Packets at this part of it are no reason for a long queue.
+/// Packets at this part of that rate are no reason for a long queue. Ours: one of two equal flows has half.
 const CLEAR_RATE_PART: f64 = 0.5;
-/// Packets in flight of which some can be withheld, and the part of the former rate below which that is no matter.
+/// Packets in flight from which on a test is made. Ours: [`TEST_LOOP`] withholds two of them.
 const TEST_PACKETS_MIN: f64 = 4.0;
+/// The part of the former rate below which a test is made with fewer. Ours: three halvings, and others have nearly all.
 const STARVED: f64 = 0.125;
 
 /// The route was taken to have become longer.

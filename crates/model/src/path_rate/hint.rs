@@ -4,18 +4,22 @@ use keiro_units::{Bandwidth, Instant};
 
 use super::{PathRate, Phase, bytes_per_second, seconds};
 
-/// A hint is worth a jump from here on; the part of it that comes first, and the part that confirms that.
+/// A hint is worth a jump from this multiple of the rate on. Ours: a few rounds of growth come as far.
 const HINT_WORTH: f64 = 1.25;
+/// The part of a hint that is sent first. Ours: what is left of a line that others half use.
 const HINT_FIRST: f64 = 0.5;
 /// It is not believed at once: a round is at most so many times what arrived in the one before. Ours: trains of
 /// a line that serves in bursts say a hundred times its rate, and half of that fills a buffer in a round.
 const HINT_STEP: f64 = 4.0;
 /// Longer loops, s, leave no rounds for that. Ours: they are of satellites whose rate is steady.
 const HINT_STEP_LOOP: f64 = 0.25;
+/// The part of a hint that confirms it by arriving. Ours: four fifths of [`HINT_FIRST`].
 const HINT_CONFIRMED: f64 = 0.4;
+/// The part of a confirmed hint that is sent. Ours: growth, which sees a queue, finds the rest.
 const HINT_REST: f64 = 0.95;
-/// Time, s, for which a hint that was wrong is not believed again, unless it differs by [`HINT_NEWS`].
+/// Time, s, for which a hint that was wrong is not believed again. Ours: as long as a base delay holds.
 const HINT_REFUTED_FOR: f64 = 10.0;
+/// A hint that differs by this part is a new one. Ours: as [`HINT_WORTH`], several times what trains are off.
 const HINT_NEWS: f64 = 0.25;
 
 /// A capacity that trains report.

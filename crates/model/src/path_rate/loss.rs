@@ -2,10 +2,11 @@
 
 /// Packets that the line's own loss is remembered of. Ours: 5 % within a tenth of that.
 const MEMORY_PACKETS: f64 = 1000.0;
-/// What is lost beyond the line's own loss and is no chance: standard deviations, packets, and a share of what
-/// was sent. The share is BBR's.
+/// Standard deviations beyond the line's own loss that are no chance. Ours: once in thirty thousand rounds.
 const DEVIATIONS: f64 = 4.0;
+/// Packets beyond it. Ours: one lost packet in a short round is often chance.
 const PACKETS: f64 = 2.0;
+/// The share of what was sent beyond it. BBRLossThresh of BBRv3 (draft-ietf-ccwg-bbr).
 const SHARE: f64 = 0.02;
 
 /// No line is taken to lose more at any rate. Ours: above it applications are of no use.

@@ -7,28 +7,33 @@ use keiro_units::Instant;
 
 use super::{JITTER_MAX, PathRate, Phase, Round, from_seconds};
 
-/// By how much faster a round is sent, and which part of that has to arrive.
+/// By how much faster a round is sent. BBR's probe of bandwidth.
 const FASTER: f64 = 0.25;
+/// Which part of that has to arrive. Ours: of a line that is full none does, and delays of radio vary by the rest.
 const ARRIVED_PART: f64 = 0.6;
-/// What arrives below this part of what arrived before is no chance.
+/// What arrives below this part of what arrived before is no chance. Ours: as much less as [`FASTER`] is more.
 const MUCH_LESS: f64 = 0.75;
-/// Rounds with a queue until the first trial, and until the next at most. Ours: a trial that fails
-/// has queued a quarter of a round.
+/// Rounds with a queue until the first trial. Ours: in one, the queue may be what the round before has left.
 const ROUNDS_FIRST: u32 = 2;
+/// Rounds until the next trial at most. Ours: a trial that fails has queued a quarter of a round.
 const ROUNDS_MAX: u32 = 64;
-/// Queues of a steady line vary by less in a round, s and packets, other than by growing or shrinking: packets leave
-/// together, and wait for one another.
+/// Queues of a steady line vary by less in a round, s, other than by growing or shrinking. Ours: the target queue and
+/// what timers are late.
 const VARIATION_MIN: f64 = 0.003;
+/// The same in packets beside that. Ours: packets leave together, and wait for one another.
 const VARIATION_PACKETS: f64 = 2.0;
-/// Packets of a round of which the shortest queue says something.
+/// Packets of a round of which the shortest queue says something. Ours: three times those of the shortest round.
 const PACKETS_MIN: f64 = 12.0;
-/// The part of the variation by which a queue grows or shrinks at most.
+/// The part of the variation by which a queue grows or shrinks at most. Ours: a queue that only grows varies by all of
+/// it.
 const TREND_MAX: f64 = 0.5;
 
-/// Time, s, after which a drain checks a floor that was raised: a line whose rate has risen passes a trial
-/// too. As often as it was confirmed, that is twice as long.
+/// Time, s, after which a drain checks a floor that was raised; it doubles each time that confirms it. Ours: a line
+/// whose rate has risen passes a trial too, and waits for no longer.
 pub(super) const CHECK_FLOOR_FIRST: f64 = 1.0;
+/// The longest of these times, s. Ours: drains come as often in any case.
 const CHECK_FLOOR_MAX: f64 = 10.0;
+/// The part of a floor that confirms it. Ours: what a queue hides is gone in a drain, so that far less is left.
 const CONFIRMED_PART: f64 = 0.5;
 
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -56,13 +56,15 @@ const DROPS_OF_OURS: f64 = 4.0;
 /// Loss of ours from which fewer packets are tried nevertheless: the others may be peers that do
 /// the same. Ours: bursts that leave time between them take less.
 const DROPS_HEAVY: f64 = 0.1;
-/// Periods after which relief is judged.
+/// Periods after which relief is judged. Ours: in the first, packets arrive that left before it.
 const RELIEF_PERIODS: u32 = 2;
 /// ReceiverBackoff leaves this part of the overflows at most. Ours: the smallest step leaves three quarters
 /// of the aggregates.
 const RELIEVED: f64 = 0.85;
-/// How long it is assumed at first that others overflow the receiver; the time doubles with each check.
+/// How long it is assumed at first that others overflow the receiver; the time doubles with each check. Ours: a check
+/// costs the overflows of [`RELIEF_PERIODS`].
 pub(super) const OTHERS_MIN: Duration = Duration::from_secs(2);
+/// The longest of these times. Ours: within a minute after others have gone, the receiver is relieved again.
 const OTHERS_MAX: Duration = Duration::from_secs(60);
 
 impl Adaptive {

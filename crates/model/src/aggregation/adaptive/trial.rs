@@ -29,20 +29,22 @@ pub(super) enum Trial {
     },
 }
 
-/// Losses that show a loss to a quarter, and to a sixth.
+/// Losses that show a loss to a quarter: one by the root of 20.
 const LOSSES_SHOW: f64 = 20.0;
+/// Losses that show a loss to a sixth: one by the root of 40.
 const LOSSES_SHOW_WELL: f64 = 40.0;
 /// A trial ends after this. Ours: at 200 copies per second a loss of 2 % shows.
 const TRIAL_MAX: Duration = Duration::from_secs(5);
-/// More than what may have been before, by this, is worse.
+/// More than what may have been before, by this, is worse. Ours: what [`LOSSES_SHOW`] losses are off by.
 const WORSE: f64 = 1.25;
 /// As much less as this is less by the copies that are missing. Ours: by chance once in fifty times.
 const BETTER: f64 = 1.5;
 /// Multiple of the loss target from which fewer copies are tried: the copies themselves may cause the loss.
 /// Ours: what the trial costs is little of that.
 const FEWER_COPIES_LOSS: f64 = 5.0;
-/// Time from the first such trial to the next; it doubles with each.
+/// Time from the first such trial to the next; it doubles with each. Ours: less than half of the longest trial.
 pub(super) const FEWER_COPIES_AFTER_MIN: Duration = Duration::from_secs(2);
+/// The longest of these times. Ours: trials take a twelfth of the time then.
 const FEWER_COPIES_AFTER_MAX: Duration = Duration::from_secs(60);
 
 impl Adaptive {
