@@ -343,9 +343,6 @@ pub(crate) struct Gateway {
     /// Processor that the thread that carries packets keeps to, counted from 0
     #[arg(long, value_name = "N")]
     pub(crate) cpu: Option<usize>,
-    /// Accept values that exist only to reproduce a paper's results; for keiro-lab
-    #[arg(long, hide = true)]
-    pub(crate) lab_variants: bool,
     /// How long before packets may leave to stop sleeping and wait awake, for example 30us
     #[arg(long, value_name = "TIME")]
     pub(crate) spin: Option<Text<Duration>>,

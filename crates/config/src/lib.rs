@@ -29,7 +29,7 @@ pub use self::{
     table::{Located, TableReader},
     units::shown,
     value::{
-        ValueError, address_in, boolean, choice, choice_or_unoffered, file_name, quantity,
-        socket_address, string, type_name,
+        ValueError, address_in, boolean, choice, file_name, quantity, socket_address, string,
+        type_name,
     },
 };

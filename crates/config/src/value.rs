@@ -163,18 +163,8 @@ pub fn choice<T: Copy>(
     value: &DeValue<'_>,
     choices: &[(&'static str, T)],
 ) -> Result<T, ValueError> {
-    choice_or_unoffered(value, choices, &[])
-}
-
-/// One of `choices`, or one of `unoffered`, which hints do not name.
-pub fn choice_or_unoffered<T: Copy>(
-    value: &DeValue<'_>,
-    choices: &[(&'static str, T)],
-    unoffered: &[(&'static str, T)],
-) -> Result<T, ValueError> {
     let text = string(value)?;
-    let mut known = choices.iter().chain(unoffered);
-    if let Some((_, choice)) = known.find(|(name, _)| *name == text) {
+    if let Some((_, choice)) = choices.iter().find(|(name, _)| *name == text) {
         return Ok(*choice);
     }
     let names: Vec<_> = choices

@@ -454,8 +454,6 @@ pub enum Planner {
     Frugal,
     /// The best assignment there is, by summed delay where every latency target is met.
     Exact,
-    /// The path-selection paper's algorithm [path-selection fig. 4].
-    Greedy,
     /// Pinned paths only. Other applications use the first path that is up.
     Off,
 }
@@ -620,16 +618,6 @@ impl Config {
         check::own_addresses(self, own)
     }
 
-    /// Refuses values that exist only to reproduce a paper's results: they are for laboratories.
-    ///
-    /// `keiro config check` and a gateway without `--lab-variants` call this.
-    ///
-    /// # Errors
-    /// One problem per value, with what to write instead.
-    pub fn refuse_paper_variants(&self) -> Result<(), ConfigError> {
-        check::paper_variants(self)
-    }
-
     /// What changes from `self` to `new`.
     pub fn diff(&self, new: &Self) -> ConfigDiff {
         diff::diff(self, new)
@@ -792,7 +780,6 @@ impl Planner {
         match self {
             Self::Frugal => "frugal",
             Self::Exact => "exact",
-            Self::Greedy => "greedy",
             Self::Off => "off",
         }
     }

@@ -22,6 +22,7 @@ use keiro_linux::{
     epoll::{Epoll, Waker},
     metrics_server::MetricsServer,
 };
+use keiro_model::aggregation::ControllerKind;
 use keiro_planning::{Plan, PlannerConfig, PlannerInput};
 use sd_notify::NotifyState;
 
@@ -95,7 +96,7 @@ pub struct Gateway {
 pub(crate) struct ConfigFile {
     pub(crate) path: PathBuf,
     /// As in [`Options`](crate::Options).
-    pub(crate) lab_variants: bool,
+    pub(crate) controller: Option<ControllerKind>,
     /// When the configuration in use was read.
     pub(crate) loaded: SystemTime,
     /// Why the last reload was refused; `None`: it was not.

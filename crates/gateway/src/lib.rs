@@ -110,7 +110,7 @@ pub fn run(config_path: &Path, options: Options, run_as: &RunAs) -> anyhow::Resu
 /// # Errors
 /// The configuration is wrong, or the kernel refuses; CAP_NET_ADMIN is needed.
 pub fn block(config_path: &Path) -> anyhow::Result<Vec<String>> {
-    let of_file = start::load(config_path, false)?;
+    let of_file = start::load(config_path, None)?;
     let config = NetworkState::load(&of_file)?.applied_to(&of_file);
     Ok(tenants::block(&config)?)
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use keiro_model::aggregation::ControllerKind;
+
 /// How a gateway runs, beyond what its configuration says.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -16,8 +18,9 @@ pub struct Options {
     /// How often what was measured is recorded on disk. Rows are of whole minutes in any case: less
     /// than a minute records the present one again and again, more has no effect.
     pub history_interval: Duration,
-    /// Whether the configuration may choose what exists only to reproduce a paper's results.
-    pub lab_variants: bool,
+    /// Adapts aggregates instead of the controller that the configuration names; `None`: that one. For
+    /// experiments with controllers that no configuration names.
+    pub controller: Option<ControllerKind>,
     /// The version that the control socket reports.
     pub version: &'static str,
 }
@@ -29,7 +32,7 @@ impl Default for Options {
             cpu: None,
             spin: None,
             history_interval: Duration::from_secs(60),
-            lab_variants: false,
+            controller: None,
             version: env!("CARGO_PKG_VERSION"),
         }
     }

@@ -262,7 +262,7 @@ impl Gateway {
 
     /// The configuration that the file has now.
     fn read_file(&self) -> Result<Config, (anyhow::Error, u64, String)> {
-        load(&self.config_file.path, self.config_file.lab_variants).map_err(rejected)
+        load(&self.config_file.path, self.config_file.controller).map_err(rejected)
     }
 
     /// The preferences of the plan, with the present path of each unchanged application first.

@@ -242,7 +242,7 @@ impl Gateway {
                 "the planner is off",
                 "write planner = \"frugal\" in [gateway] and reload",
             )),
-            Planner::Frugal | Planner::Exact | Planner::Greedy => Ok(()),
+            Planner::Frugal | Planner::Exact => Ok(()),
         }
     }
 

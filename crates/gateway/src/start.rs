@@ -26,6 +26,7 @@ use keiro_linux::{
     privilege::RunAs,
     realtime, unix,
 };
+use keiro_model::aggregation::ControllerKind;
 use keiro_planning::{
     PlanMode, PlannerConfig, PlannerInput, PlanningProblem, forecast::ForecastState,
 };
@@ -214,7 +215,7 @@ impl ConfigFile {
     fn new(path: &Path, options: &Options, config: &Config) -> Self {
         Self {
             path: path.to_owned(),
-            lab_variants: options.lab_variants,
+            controller: options.controller,
             loaded: SystemTime::now(),
             rejected: None,
             running: RunningSettings::new(config),
@@ -266,7 +267,7 @@ struct FirstConfiguration {
 
 impl FirstConfiguration {
     fn read(config_path: &Path, options: &Options, run_as: Option<&RunAs>) -> anyhow::Result<Self> {
-        let of_file = load(config_path, options.lab_variants)?;
+        let of_file = load(config_path, options.controller)?;
         let sites = Sites::load(of_file, SystemTime::now())?;
         let written = sites.config();
         for warning in written.warnings() {
@@ -429,11 +430,11 @@ impl DataPlane {
     }
 }
 
-/// Reads the configuration; `lab_variants` as in [`Options`].
-pub(crate) fn load(path: &Path, lab_variants: bool) -> Result<Config, ConfigError> {
-    let config = Config::load(path)?;
-    if !lab_variants {
-        config.refuse_paper_variants()?;
+/// Reads the configuration; `controller` as in [`Options`].
+pub(crate) fn load(path: &Path, controller: Option<ControllerKind>) -> Result<Config, ConfigError> {
+    let mut config = Config::load(path)?;
+    if let Some(controller) = controller {
+        config.aggregation.controller = controller;
     }
     Ok(config)
 }

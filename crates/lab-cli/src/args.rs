@@ -4,7 +4,8 @@ use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use keiro_control::units::{Text, UnitError};
-use keiro_experiment::{campaign::REPEATS_MAX, vary::Setting};
+use keiro_experiment::{campaign::REPEATS_MAX, parameters::TABLE2_PRINTED, vary::Setting};
+use keiro_model::aggregation::CustomController;
 use keiro_terminal::{VERSION, manual::Shell};
 use keiro_units::ByteCount;
 
@@ -83,6 +84,9 @@ pub(crate) enum Command {
         #[arg(long)]
         message: Text<ByteCount>,
     },
+    /// Run an experiment's gateway, whose aggregates a controller adapts that `keiro gateway` does not know
+    #[command(hide = true)]
+    Gateway(Gateway),
     /// Experiments: a paper's tables and figures, measured here
     #[command(subcommand)]
     Experiment(Experiment),
@@ -123,6 +127,29 @@ pub(crate) struct TopologyFile {
     /// Decides all that is random on the links
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Gateway {
+    /// The configuration
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) config: PathBuf,
+    /// Adapts aggregates instead of the controller that the configuration names
+    #[arg(long, value_name = "NAME", value_parser = controller)]
+    pub(crate) controller: &'static CustomController,
+    /// As of `keiro gateway`
+    #[arg(long, value_name = "PRIORITY", value_parser = clap::value_parser!(u8).range(1..=99))]
+    pub(crate) realtime: Option<u8>,
+    /// As of `keiro gateway`
+    #[arg(long, value_name = "N")]
+    pub(crate) cpu: Option<usize>,
+}
+
+fn controller(name: &str) -> Result<&'static CustomController, String> {
+    match name == TABLE2_PRINTED.name {
+        true => Ok(&TABLE2_PRINTED),
+        false => Err(format!("there is only {}", TABLE2_PRINTED.name)),
+    }
 }
 
 #[derive(Debug, Subcommand)]

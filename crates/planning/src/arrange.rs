@@ -63,7 +63,7 @@ impl PeerProblem {
             tolerance: self.tolerance,
             aim: match self.planner {
                 Planner::Frugal => Aim::Frugal,
-                Planner::Exact | Planner::Greedy | Planner::Off => Aim::LeastDelay,
+                Planner::Exact | Planner::Off => Aim::LeastDelay,
             },
             hysteresis: Hysteresis::default(),
         }
@@ -114,7 +114,6 @@ impl PeerProblem {
         let problem = problem.with_tolerance(self.tolerance).with_order(order);
         match self.planner {
             Planner::Frugal => (plan::frugal(&problem, Budget::default()).assignment, false),
-            Planner::Greedy => (plan::greedy(&problem).assignment, false),
             Planner::Exact | Planner::Off => {
                 let exact = plan::exact(&problem, Budget::default());
                 (exact.plan.assignment, exact.is_optimal)

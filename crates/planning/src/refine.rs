@@ -10,8 +10,6 @@
 //! on average. Forecasts of 99th percentiles may be off by a fifth and few messages say little
 //! about them. So for the percentile alone an application moves only from a path where measurement
 //! and forecast find it missed to one where the forecast finds it met by more than its error.
-//!
-//! The paper's own algorithm (`planner = "greedy"`) is not refined.
 
 use std::collections::BTreeSet;
 

@@ -53,7 +53,6 @@ pub(crate) fn config(args: &args::Config) -> Result<(), Failure> {
         }
     }
     let loaded = Config::load(file);
-    let loaded = loaded.and_then(|config| config.refuse_paper_variants().map(|()| config));
     let loaded = loaded.and_then(|config| network(&config).map(|()| config));
     match (loaded, json) {
         (Ok(config), false) => output::text(summary(file, &config)),

@@ -38,7 +38,6 @@ pub(crate) fn gateway(args: &args::Gateway) -> Result<(), Failure> {
         realtime_priority: args.realtime,
         cpu: args.cpu,
         spin: args.spin.map(|spin| spin.0),
-        lab_variants: args.lab_variants,
         version: keiro_terminal::VERSION,
         ..Options::default()
     };

@@ -2,7 +2,7 @@
 
 use std::{ops::Range, time::Duration};
 
-use keiro_config::{Report, TableReader, ValueError, choice, choice_or_unoffered, quantity};
+use keiro_config::{Report, TableReader, ValueError, choice, quantity};
 use keiro_model::aggregation::{
     AGGREGATE_HEAD, ControllerKind, INTERVAL_MIN, Limits, LimitsError, PARITY_HEAD, Settings,
     Thresholds, within,
@@ -118,14 +118,8 @@ pub(super) fn aggregation(
     report: &mut Report<'_>,
 ) -> Option<Aggregation> {
     let mode = fields.optional(report, "mode", |v| choice(v, MODES));
-    // Refused outside laboratories by `Config::refuse_paper_variants`, and so not offered.
-    let (laboratory, controllers): (Vec<_>, Vec<_>) = ControllerKind::ALL
-        .map(|kind| (kind.name(), kind))
-        .into_iter()
-        .partition(|(_, kind)| *kind == ControllerKind::Table2Printed);
-    let controller = fields.optional(report, "controller", |v| {
-        choice_or_unoffered(v, &controllers, &laboratory)
-    });
+    let controllers = ControllerKind::BUILT_IN.map(|kind| (kind.name(), kind));
+    let controller = fields.optional(report, "controller", |v| choice(v, &controllers));
     let spread = fields.optional(report, "spread", spread);
     let redundancy = fields.optional(report, "redundancy", |v| choice(v, REDUNDANCIES));
     let with_parity = value(redundancy).unwrap_or(false);
@@ -493,7 +487,6 @@ mod tests {
         for (name, controller) in [
             ("adaptive", ControllerKind::Adaptive),
             ("table2", ControllerKind::Table2),
-            ("table2-printed", ControllerKind::Table2Printed),
             ("none", ControllerKind::None),
         ] {
             assert_eq!(read("controller", name).controller, controller, "{name}");

@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     AppIndex, Class, Config, ConfigError, Destination, Family, Forward, Gateway, Local, Network,
-    PATHS_MAX, Path, PathIndex, Peer, PeerEndpoint, Planner, aggregation,
+    PATHS_MAX, Path, PathIndex, Peer, PeerEndpoint, aggregation,
     draft::{Draft, DraftGateway, ForwardSpans, PathSpans, PeerSpans},
     embedded::reached_by,
     history, message_tls, tenant,
@@ -19,8 +19,7 @@ use super::{
 };
 use crate::network_channel::NETWORK_APP;
 use keiro_config::Report;
-use keiro_model::{aggregation::ControllerKind, path_terms::PathRole};
-use toml::de::DeTable;
+use keiro_model::path_terms::PathRole;
 
 /// Checks a whole file.
 pub(super) fn together(draft: &Draft, report: &mut Report<'_>) {
@@ -108,37 +107,6 @@ pub(super) fn own_addresses(config: &Config, own: &[IpAddr]) -> Result<(), Confi
         }
     }
     report.finish().map(drop)
-}
-
-/// See [`Config::refuse_paper_variants`].
-pub(super) fn paper_variants(config: &Config) -> Result<(), ConfigError> {
-    let origin = &config.origin;
-    let (document, _) = keiro_config::parse(&origin.text, &origin.file);
-    let mut report = origin.report();
-    if config.gateway.planner == Planner::Greedy {
-        report.add(
-            &place(&document, "gateway", "planner"),
-            "planner: `greedy`, the paper's algorithm alone, is for laboratories",
-            "write planner = \"frugal\", which begins as it and meets more latency targets",
-        );
-    }
-    if config.aggregation.controller == ControllerKind::Table2Printed {
-        report.add(
-            &place(&document, "aggregation", "controller"),
-            "controller: `table2-printed`, the paper's table with its misprints, is for laboratories",
-            "write controller = \"table2\" for what the paper means, or leave it out",
-        );
-    }
-    report.finish().map(drop)
-}
-
-/// Where the value of a key is; a key under its old name: where its table is.
-fn place(document: &DeTable<'_>, table: &str, key: &str) -> Range<usize> {
-    let Some(table) = document.get(table) else {
-        return 0..0;
-    };
-    let value = table.get_ref().as_table().and_then(|keys| keys.get(key));
-    value.unwrap_or(table).span()
 }
 
 fn gateway_sockets(draft: &Draft, report: &mut Report<'_>) {

@@ -12,8 +12,7 @@ use std::{
 };
 
 use keiro_config::{
-    Located, TableReader, boolean, choice, choice_or_unoffered, file_name, quantity,
-    socket_address, type_name,
+    Located, TableReader, boolean, choice, file_name, quantity, socket_address, type_name,
 };
 use keiro_model::path_terms::{CostPerGb, PathRole};
 use keiro_units::Probability;
@@ -207,9 +206,7 @@ impl Reader<'_> {
         let metrics_public = fields.optional(r, "metrics_public", boolean);
         let state_directory = fields.optional(r, "state_directory", file_name);
         let scheduler = fields.optional(r, "scheduler", |v| choice(v, SCHEDULERS));
-        let planner = fields.optional(r, "planner", |v| {
-            choice_or_unoffered(v, PLANNERS, LABORATORY_PLANNERS)
-        });
+        let planner = fields.optional(r, "planner", |v| choice(v, PLANNERS));
         let tolerance = fields.optional(r, "tolerance", quantity::<Probability>);
         let probe_share = fields.optional(r, "probe_share", probe_share);
         let socket_group = fields.optional(r, "socket_group", group);
@@ -507,8 +504,6 @@ const PLANNERS: &[(&str, Planner)] = &[
     ("exact", Planner::Exact),
     ("off", Planner::Off),
 ];
-/// Refused outside laboratories by [`Config::refuse_paper_variants`].
-const LABORATORY_PLANNERS: &[(&str, Planner)] = &[("greedy", Planner::Greedy)];
 fn first<T, U>(pairs: Vec<(T, U)>) -> Vec<T> {
     pairs.into_iter().map(|(value, _)| value).collect()
 }

@@ -285,7 +285,7 @@ pub struct AggregationSnapshot {
     /// `eager` or `fixed`.
     pub mode: String,
     /// What adapts size, interval and copies, as `[aggregation]` has it: `adaptive`, `table2`,
-    /// `table2-printed` or `none`; empty: an older gateway does not report it.
+    /// `none`, or that of an experiment; empty: an older gateway does not report it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub controller: String,
     /// Where and when the copies of one leave: `back-to-back`, `paths` or with a time between them,

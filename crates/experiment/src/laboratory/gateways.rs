@@ -26,6 +26,7 @@ use keiro_lab::{
     traffic::{MessageReceiver, MessageSender},
 };
 use keiro_linux::realtime::FifoPriority;
+use keiro_model::aggregation::CustomController;
 use rand_core::{OsRng, TryRngCore};
 
 use super::{
@@ -270,9 +271,11 @@ impl Gateway {
 /// The program that gateways are started from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Program<'a> {
-    pub(super) keiro: &'a Path,
+    executable: &'a Path,
+    /// For its command `gateway`.
+    arguments: [&'static str; 2],
     /// CPU and priority of each data thread; `None` leaves them to the system.
-    pub(super) placements: Option<[Placement; 2]>,
+    placements: Option<[Placement; 2]>,
 }
 
 /// CPU and priority of a thread that carries packets.
@@ -286,7 +289,27 @@ pub(super) struct Placement {
 impl<'a> Program<'a> {
     pub(super) fn anywhere(keiro: &'a Path) -> Self {
         Self {
-            keiro,
+            executable: keiro,
+            arguments: ["--user", "root"],
+            placements: None,
+        }
+    }
+
+    pub(super) fn placed(keiro: &'a Path, placements: [Placement; 2]) -> Self {
+        Self {
+            placements: Some(placements),
+            ..Self::anywhere(keiro)
+        }
+    }
+
+    /// `keiro-lab`, whose gateways have controllers that `keiro` does not know.
+    pub(super) fn with_controller(
+        keiro_lab: &'a Path,
+        controller: &'static CustomController,
+    ) -> Self {
+        Self {
+            executable: keiro_lab,
+            arguments: ["--controller", controller.name],
             placements: None,
         }
     }
@@ -333,7 +356,7 @@ pub(super) fn start_all(
         let placement = program
             .placements
             .and_then(|placements| placements.get(own).copied());
-        spawn(lab, host, &home, &file, program.keiro, placement)
+        spawn(lab, host, &home, &file, program, placement)
     };
     let gateways = hosts
         .iter()
@@ -471,14 +494,13 @@ fn spawn(
     host: &str,
     home: &Path,
     file: &Path,
-    keiro: &Path,
+    program: Program<'_>,
     placement: Option<Placement>,
 ) -> anyhow::Result<Gateway> {
     let log = fs::File::create(home.join("log"))?;
     let host = lab.host(host)?;
-    let mut command = host.command(keiro);
-    // Experiments use paper-only variants, which a gateway otherwise refuses.
-    command.args(["gateway", "--lab-variants", "--user", "root"]);
+    let mut command = host.command(program.executable);
+    command.arg("gateway").args(program.arguments);
     if let Some(placement) = placement {
         command.arg("--cpu").arg(placement.cpu.to_string());
     }

@@ -49,8 +49,9 @@ use gateways::Gateways;
 pub struct Programs {
     /// `keiro`: gateways, the egress daemons, `keiro flowstats`.
     pub keiro: PathBuf,
-    /// `keiro-lab`, for `keiro-lab echo`: a server process of its own, for clients that would need too many
-    /// descriptors together with it.
+    /// `keiro-lab`, for `keiro-lab gateway`: gateways with controllers that `keiro` does not know; and for
+    /// `keiro-lab echo`: a server process of its own, for clients that would need too many descriptors together
+    /// with it.
     pub keiro_lab: PathBuf,
 }
 

@@ -17,7 +17,7 @@ use keiro_lab::{
     traffic::load::{Load, ReceiveQueue, RunningLoad, Sink, SlowReceiver, Slowness},
 };
 use keiro_link::{Buffer, LinkConfig, Loss};
-use keiro_model::arrivals;
+use keiro_model::{aggregation::ControllerKind, arrivals};
 use keiro_units::{Bandwidth, ByteCount};
 
 use super::{
@@ -113,6 +113,15 @@ impl StudyRunner for Laboratory {
 }
 
 impl Laboratory {
+    fn program(&self, request: &StudyRequest<'_>) -> Program<'_> {
+        match request.study.controller(request.case).kind() {
+            ControllerKind::Custom(controller) => {
+                Program::with_controller(&self.programs.keiro_lab, controller)
+            }
+            _ => Program::anywhere(&self.programs.keiro),
+        }
+    }
+
     fn study_in(
         &self,
         lab: &Lab,
@@ -130,7 +139,7 @@ impl Laboratory {
         let (_directory, gateways) = start_all(
             lab,
             &hosts,
-            Program::anywhere(&self.programs.keiro),
+            self.program(request),
             |own, home, keys| match addresses.sites.get(own) {
                 Some(site) => of_sender(request, site, home, &keys[sites.len()], &addresses),
                 None => of_receiver(request, home, keys, &addresses),
@@ -614,9 +623,10 @@ fn aggregation(study: &Study, case: Case) -> anyhow::Result<String> {
     } else {
         "fixed"
     };
-    let controller = match controller {
-        Controller::Eager => Controller::Adaptive,
-        controller => controller,
+    // A configuration names none that is not built in; the program's arguments do.
+    let controller = match controller.kind() {
+        ControllerKind::Custom(_) => ControllerKind::None,
+        built_in => built_in,
     };
     writeln!(text, "mode = \"{mode}\"\ncontroller = \"{controller}\"")?;
     if let Some(combination) = study.combination(case) {

@@ -8,6 +8,7 @@
 
 mod measure;
 mod plan;
+mod printed;
 mod report;
 mod simulated;
 
@@ -27,6 +28,7 @@ use crate::{
 };
 pub(crate) use measure::{Measured, measure, select};
 pub(crate) use plan::StudyFile;
+pub use printed::TABLE2_PRINTED;
 pub(crate) use report::{counters_csv, drawings, notes, rows, runs_reports, trace_csv};
 
 /// A study of S, I and N.
@@ -333,7 +335,7 @@ impl Controller {
         match self {
             Self::Adaptive | Self::Eager => aggregation::ControllerKind::Adaptive,
             Self::Table2 => aggregation::ControllerKind::Table2,
-            Self::Table2Printed => aggregation::ControllerKind::Table2Printed,
+            Self::Table2Printed => aggregation::ControllerKind::Custom(&TABLE2_PRINTED),
             Self::None => aggregation::ControllerKind::None,
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use keiro_control::{
-    config::{Class, CostPerGb, PathRole, PathTerms, Planner},
+    config::{Class, CostPerGb, PathRole, PathTerms},
     protocol::{AssignedBy, DelaySummary},
     rounded::{bytes, duration, percent, rate},
     units::Text,
@@ -256,11 +256,6 @@ impl Subject<'_> {
     }
 
     fn moves_sentence(&self) -> String {
-        if self.config.gateway.planner == Planner::Greedy && self.by == AssignedBy::Planner {
-            return " The greedy planner plans from scratch, so the change at which it would move \
-                    is not known."
-                .to_owned();
-        }
         // The least change is none: the next plan moves it.
         let mut triggers = self.move_triggers.iter();
         if let Some(trigger) = triggers.find(|trigger| trigger.now == trigger.at) {

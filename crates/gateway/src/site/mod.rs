@@ -583,7 +583,7 @@ impl SitePlanner {
             tolerance: Tolerance::from_ratio(self.tolerance.get()).unwrap_or(Tolerance::STRICT),
             aim: match self.planner {
                 Planner::Frugal => Aim::Frugal,
-                Planner::Exact | Planner::Greedy | Planner::Off => Aim::LeastDelay,
+                Planner::Exact | Planner::Off => Aim::LeastDelay,
             },
             hysteresis: Hysteresis::default(),
         }

@@ -2,6 +2,7 @@
 
 mod demo;
 mod experiment;
+mod gateway;
 mod lab;
 mod max_min;
 
@@ -34,6 +35,7 @@ pub(crate) fn run(command: Command) -> Outcome {
         } => lab::exec(&name, &host, &command),
         Command::List { json } => lab::list(json),
         Command::Echo { listen, message } => lab::echo(listen, message.0),
+        Command::Gateway(args) => gateway::gateway(&args).map(success),
         Command::Experiment(args) => experiment::experiment(&args),
         Command::MaxMin(args) => max_min::max_min(&args),
         Command::Demo(args) => demo::demo(&args).map(success),

@@ -6,7 +6,7 @@
 //! and a [`Controller`] turns what was seen in the last period into the parameters of the next:
 //!
 //! - [`NoControl`]: no control.
-//! - [`Table2`]: the paper's controller, as it is meant and as it is printed.
+//! - [`Table2`]: the paper's controller, as it is meant.
 //! - [`Adaptive`]: Keiro's own, which distinguishes congestion loss from loss of the line.
 //!
 //! [`spacing`] estimates the bandwidth from the copies' spacing; [`plant`] has simple models of
@@ -24,7 +24,12 @@ mod probe_backoff;
 pub mod spacing;
 mod table2;
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{
+    fmt,
+    hash::{Hash, Hasher},
+    str::FromStr,
+    time::Duration,
+};
 
 pub use adaptive::Adaptive;
 pub use bound::{BURST_MAX, TooNarrow, fits, size_max, within};
@@ -33,7 +38,7 @@ pub use limits::{
     AGGREGATE_HEAD, COPIES_MAX, INTERVAL_MAX, INTERVAL_MIN, LOSS_MAX, LOSS_MIN, Limits,
     LimitsError, PARITY_HEAD, SIZE_MAX, Settings, Thresholds, VALUES_MAX,
 };
-pub use table2::{Reading, Table2};
+pub use table2::{Meant, Reading, Recovery, Table2};
 
 use keiro_units::{Bandwidth, ByteCount, Instant};
 
@@ -116,12 +121,21 @@ pub enum ControllerKind {
     /// [`Adaptive`].
     #[default]
     Adaptive,
-    /// [`Table2`] as meant.
+    /// [`Table2`].
     Table2,
-    /// [`Table2`] as printed.
-    Table2Printed,
     /// [`NoControl`].
     None,
+    /// An experiment's. No configuration names it.
+    Custom(&'static CustomController),
+}
+
+/// A controller that an experiment brings, to be measured beside the built-in ones.
+#[derive(Debug)]
+pub struct CustomController {
+    /// What snapshots and tables call it; unlike the names of the built-in ones.
+    pub name: &'static str,
+    /// As [`ControllerKind::controller`].
+    pub make: fn(Limits, Bandwidth) -> Result<Box<dyn Controller>, TooNarrow>,
 }
 
 /// The name of no controller.
@@ -255,21 +269,16 @@ impl fmt::Display for Decision {
 }
 
 impl ControllerKind {
-    /// All controllers, in the order in which messages list them.
-    pub const ALL: [Self; 4] = [
-        Self::Adaptive,
-        Self::Table2,
-        Self::Table2Printed,
-        Self::None,
-    ];
+    /// The built-in controllers, in the order in which messages list them.
+    pub const BUILT_IN: [Self; 3] = [Self::Adaptive, Self::Table2, Self::None];
 
     /// The name in configurations, snapshots and tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Adaptive => "adaptive",
             Self::Table2 => "table2",
-            Self::Table2Printed => "table2-printed",
             Self::None => "none",
+            Self::Custom(custom) => custom.name,
         }
     }
 
@@ -284,10 +293,24 @@ impl ControllerKind {
     ) -> Result<Box<dyn Controller>, TooNarrow> {
         Ok(match self {
             Self::None => Box::new(NoControl::new(limits, bandwidth)?),
-            Self::Table2 => Box::new(Table2::new(limits, bandwidth, Reading::Meant)?),
-            Self::Table2Printed => Box::new(Table2::new(limits, bandwidth, Reading::Printed)?),
+            Self::Table2 => Box::new(Table2::<Meant>::new(limits, bandwidth)?),
             Self::Adaptive => Box::new(Adaptive::new(limits, bandwidth)?),
+            Self::Custom(custom) => return (custom.make)(limits, bandwidth),
         })
+    }
+}
+
+impl PartialEq for CustomController {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for CustomController {}
+
+impl Hash for CustomController {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
     }
 }
 
@@ -301,7 +324,7 @@ impl FromStr for ControllerKind {
     type Err = UnknownController;
 
     fn from_str(name: &str) -> Result<Self, UnknownController> {
-        Self::ALL
+        Self::BUILT_IN
             .into_iter()
             .find(|kind| kind.name() == name)
             .ok_or_else(|| UnknownController(name.to_owned()))
@@ -310,7 +333,9 @@ impl FromStr for ControllerKind {
 
 impl fmt::Display for UnknownController {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = ControllerKind::ALL.map(ControllerKind::name).join(", ");
+        let names = ControllerKind::BUILT_IN
+            .map(ControllerKind::name)
+            .join(", ");
         write!(f, "no controller `{}`, there are: {names}", self.0)
     }
 }
@@ -425,13 +450,13 @@ mod tests {
 
     #[test]
     fn controllers_are_parsed_by_the_names_that_they_print() {
-        for kind in ControllerKind::ALL {
+        for kind in ControllerKind::BUILT_IN {
             assert_eq!(kind.to_string().parse(), Ok(kind));
         }
         let unknown = "fixed".parse::<ControllerKind>().unwrap_err();
         assert_eq!(
             unknown.to_string(),
-            "no controller `fixed`, there are: adaptive, table2, table2-printed, none"
+            "no controller `fixed`, there are: adaptive, table2, none"
         );
     }
 

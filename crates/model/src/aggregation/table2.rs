@@ -9,15 +9,17 @@
 //!
 //! Printed, recovery raises S "if S > initial or I = minimum" and lowers I "if I < maximum". So
 //! from I = maximum I never comes down again, and S below its initial value never rises there. It
-//! must be S < initial, and I > minimum. [`Reading`] has both; the printed one is for the
-//! experiment.
+//! must be S < initial, and I > minimum: that is the reading [`Meant`]. The experiment that compares
+//! both readings brings the printed one.
 //!
 //! As meant, the overflows are those of the socket that receives the aggregates: what others make the
 //! receiver's system drop does not end by our sending less, and a controller that answers it gives up
-//! throughput for nothing. As printed, they are the whole system's.
+//! throughput for nothing.
 //!
 //! The paper says neither what its thresholds are nor over how long it counts. Loss is judged here
 //! over as many aggregates as a loss at the threshold needs to show, [`Losses`].
+
+use std::{fmt, marker::PhantomData};
 
 use super::{
     Cause, Controller, Decision, DeliveryCounts, Held, Limits, Observation, Parameters, TooNarrow,
@@ -25,25 +27,34 @@ use super::{
 };
 use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 
-/// How recovery is read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Reading {
-    /// S rises if it is below its initial value or I is at its minimum; I falls if it is above its
-    /// minimum.
-    #[default]
-    Meant,
-    /// S rises if it is above its initial value or I is at its minimum; I falls if it is below its
-    /// maximum.
-    Printed,
+/// How the columns of the table that are about the receiver are read.
+pub trait Reading: fmt::Debug + Default + Send {
+    /// Overflows per second that are compared with the thresholds A and B.
+    fn overflows_per_second(seen: &Observation) -> f64;
+
+    /// What may recover at `current`, where there are few overflows.
+    fn recovery(current: &Parameters, limits: &Limits) -> Recovery;
 }
 
-/// The controller of table 2.
+/// Which parameters may go back to more throughput.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recovery {
+    pub size_may_rise: bool,
+    pub interval_may_fall: bool,
+}
+
+/// S rises if it is below its initial value or I is at its minimum; I falls if it is above its
+/// minimum. Overflows are the socket's.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Meant;
+
+/// The controller of table 2, as `R` reads it.
 #[derive(Clone, Debug)]
-pub struct Table2 {
+pub struct Table2<R = Meant> {
     held: Held,
-    reading: Reading,
     losses: Losses,
     trial: Trial,
+    reading: PhantomData<R>,
 }
 
 /// Where N stands between "raise it first" and "lower it if the loss grows".
@@ -69,19 +80,33 @@ const SIZE_DECREASE: u64 = 2;
 /// it one and a half once in a dozen times, of one and the same loss.
 const GROWN: f64 = 1.5;
 
-impl Table2 {
+impl Reading for Meant {
+    fn overflows_per_second(seen: &Observation) -> f64 {
+        seen.per_second(seen.socket_overflows)
+    }
+
+    fn recovery(current: &Parameters, limits: &Limits) -> Recovery {
+        let at_min = current.interval == limits.interval_min();
+        Recovery {
+            size_may_rise: current.size < limits.initial().size || at_min,
+            interval_may_fall: !at_min,
+        }
+    }
+}
+
+impl<R: Reading> Table2<R> {
     /// At the initial parameters, or at what `bandwidth` leaves of them.
     ///
     /// # Errors
     /// If no combination stays within `bandwidth`.
-    pub fn new(limits: Limits, bandwidth: Bandwidth, reading: Reading) -> Result<Self, TooNarrow> {
+    pub fn new(limits: Limits, bandwidth: Bandwidth) -> Result<Self, TooNarrow> {
         let thresholds = limits.thresholds();
         let losses = Losses::new(thresholds.loss_high, thresholds.loss_low);
         Ok(Self {
             held: Held::new(limits, bandwidth)?,
-            reading,
             losses,
             trial: Trial::None,
+            reading: PhantomData,
         })
     }
 
@@ -129,19 +154,11 @@ impl Table2 {
             per_second: overflows,
             threshold,
         };
-        let at_min = current.interval == limits.interval_min();
-        let initial = limits.initial().size;
-        let (size_may_rise, interval_may_fall) = match self.reading {
-            Reading::Meant => (current.size < initial || at_min, !at_min),
-            Reading::Printed => (
-                current.size > initial || at_min,
-                current.interval < limits.interval_max(),
-            ),
-        };
+        let recovery = R::recovery(current, limits);
         let size = ByteCount::new(current.size.get().saturating_add(SIZE_INCREASE));
         let size = size.min(limits.size_max());
         let larger = Parameters { size, ..*current };
-        if size_may_rise && size > current.size && fits(&larger, limits, bandwidth) {
+        if recovery.size_may_rise && size > current.size && fits(&larger, limits, bandwidth) {
             return Some((Parameters { size, ..*wanted }, cause));
         }
         let interval = limits.interval_below(current.interval)?;
@@ -149,7 +166,7 @@ impl Table2 {
             interval,
             ..*current
         };
-        (interval_may_fall && fits(&sooner, limits, bandwidth)).then_some((
+        (recovery.interval_may_fall && fits(&sooner, limits, bandwidth)).then_some((
             Parameters {
                 interval,
                 ..*wanted
@@ -217,17 +234,14 @@ impl Table2 {
     }
 }
 
-impl Controller for Table2 {
+impl<R: Reading> Controller for Table2<R> {
     fn parameters(&self) -> Parameters {
         self.held.current
     }
 
     fn on_period(&mut self, _: Instant, seen: &Observation) -> Result<Decision, TooNarrow> {
         let bandwidth = seen.bandwidth;
-        let overflows = match self.reading {
-            Reading::Meant => seen.per_second(seen.socket_overflows),
-            Reading::Printed => seen.overflows_per_second(),
-        };
+        let overflows = R::overflows_per_second(seen);
         self.losses.add(seen);
         // What the bandwidth takes or gives back comes first: the cells go by what is in force.
         let fitted = self
@@ -334,8 +348,8 @@ mod tests {
         .unwrap()
     }
 
-    fn controller(reading: Reading, parameters: Parameters) -> Table2 {
-        let mut controller = Table2::new(Limits::default(), WIDE, reading).unwrap();
+    fn controller(parameters: Parameters) -> Table2 {
+        let mut controller = Table2::new(Limits::default(), WIDE).unwrap();
         controller.held.wanted = parameters;
         controller.held.current = parameters;
         controller
@@ -374,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cell_of_the_receivers_columns_as_meant() {
+    fn every_cell_of_the_receivers_columns() {
         for (overflowing, before, after) in [
             // Threshold A: I while it is below its maximum, then S.
             (true, (2048, 500, 2), (2048, 750, 2)),
@@ -394,7 +408,7 @@ mod tests {
             (false, (8192, 500, 2), (8192, 500, 2)),
         ] {
             let per_second = if overflowing { 40 } else { 4 };
-            let mut controller = controller(Reading::Meant, at(before.0, before.1, before.2));
+            let mut controller = controller(at(before.0, before.1, before.2));
             let after = at(after.0, after.1, after.2);
             let cause = steps(&mut controller, overflows(per_second, WIDE), after);
             let changes = after != at(before.0, before.1, before.2);
@@ -407,94 +421,55 @@ mod tests {
     }
 
     #[test]
-    fn every_cell_of_the_receivers_columns_as_printed() {
-        for (overflowing, before, after) in [
-            (true, (2048, 1000, 2), (2048, 2000, 2)),
-            (true, (2048, 4000, 2), (1024, 4000, 2)),
-            // "I < maximum" does not hold at the maximum, "S > initial" not at or below it.
-            (false, (1024, 4000, 2), (1024, 4000, 2)),
-            (false, (2048, 4000, 2), (2048, 4000, 2)),
-            // Above its initial value S rises for ever, and I stays.
-            (false, (2304, 4000, 2), (2432, 4000, 2)),
-            (false, (2304, 1000, 2), (2432, 1000, 2)),
-            (false, (8192, 1000, 2), (8192, 750, 2)),
-            // Below the maximum I falls.
-            (false, (1024, 2000, 2), (1024, 1000, 2)),
-            (false, (2048, 1000, 2), (2048, 750, 2)),
-            (false, (1024, 500, 2), (1152, 500, 2)),
-            (false, (8192, 500, 2), (8192, 500, 2)),
-        ] {
-            let per_second = if overflowing { 40 } else { 4 };
-            let mut controller = controller(Reading::Printed, at(before.0, before.1, before.2));
-            let after = at(after.0, after.1, after.2);
-            steps(&mut controller, overflows(per_second, WIDE), after);
-        }
-    }
-
-    #[test]
-    fn others_overflows_move_the_printed_controller_alone() {
+    fn overflows_of_the_rest_of_the_system_move_nothing() {
         let before = at(2048, 1000, 2);
         let seen = Observation {
             socket_overflows: 10,
             system_overflows: 1000,
             ..overflows(0, WIDE)
         };
-        steps(&mut controller(Reading::Meant, before), seen, before);
-        let cause = steps(
-            &mut controller(Reading::Printed, before),
-            seen,
-            at(2048, 2000, 2),
-        );
-        assert!(matches!(cause, Cause::Overflows { per_second, .. } if per_second == 1010.0));
+        steps(&mut controller(before), seen, before);
     }
 
     #[test]
     fn between_the_thresholds_nothing_moves() {
         for before in [at(1024, 4000, 2), at(2048, 1000, 3), at(4096, 500, 1)] {
-            for reading in [Reading::Meant, Reading::Printed] {
-                let mut controller = controller(reading, before);
-                for overflows in [5, 39] {
-                    // Loss between 0.01 and 0.5 %.
-                    let cause = steps(&mut controller, second(overflows, 100), before);
-                    assert_eq!(cause, Cause::Steady);
-                }
+            let mut controller = controller(before);
+            for overflows in [5, 39] {
+                // Loss between 0.01 and 0.5 %.
+                let cause = steps(&mut controller, second(overflows, 100), before);
+                assert_eq!(cause, Cause::Steady);
             }
         }
     }
 
     #[test]
-    fn as_meant_everything_recovers_from_the_longest_interval_and_as_printed_nothing_does() {
+    fn everything_recovers_from_the_longest_interval() {
         let calm = overflows(0, WIDE);
-        let worst = at(512, 4000, 2);
-        let mut meant = controller(Reading::Meant, worst);
-        let mut printed = controller(Reading::Printed, worst);
+        let mut controller = controller(at(512, 4000, 2));
         for _ in 0..100 {
-            meant.on_period(Instant::ZERO, &calm).unwrap();
-            printed.on_period(Instant::ZERO, &calm).unwrap();
+            controller.on_period(Instant::ZERO, &calm).unwrap();
         }
-        assert_eq!(meant.parameters(), at(8192, 500, 2));
-        assert_eq!(printed.parameters(), worst);
+        assert_eq!(controller.parameters(), at(8192, 500, 2));
     }
 
     #[test]
     fn nothing_is_raised_beyond_the_bandwidth() {
         let mbit = Bandwidth::from_mbit_per_second;
-        for reading in [Reading::Meant, Reading::Printed] {
-            // 0.75 ms would be 43.7 Mbit/s.
-            let initial = Limits::default().initial();
-            let mut held = controller(reading, initial);
-            steps(&mut held, overflows(0, mbit(43)), initial);
-            steps(&mut held, overflows(0, mbit(44)), at(2048, 750, 2));
-            // 2176 B in 0.5 ms would be 69.6 Mbit/s.
-            let mut held = controller(reading, at(2048, 500, 2));
-            steps(&mut held, overflows(0, mbit(69)), at(2048, 500, 2));
-            steps(&mut held, overflows(0, mbit(70)), at(2176, 500, 2));
-        }
+        // 0.75 ms would be 43.7 Mbit/s.
+        let initial = Limits::default().initial();
+        let mut held = controller(initial);
+        steps(&mut held, overflows(0, mbit(43)), initial);
+        steps(&mut held, overflows(0, mbit(44)), at(2048, 750, 2));
+        // 2176 B in 0.5 ms would be 69.6 Mbit/s.
+        let mut held = controller(at(2048, 500, 2));
+        steps(&mut held, overflows(0, mbit(69)), at(2048, 500, 2));
+        steps(&mut held, overflows(0, mbit(70)), at(2176, 500, 2));
     }
 
     #[test]
     fn more_copies_stay_if_they_help_and_go_when_the_loss_has() {
-        let mut controller = controller(Reading::Meant, at(8192, 500, 2));
+        let mut controller = controller(at(8192, 500, 2));
         let cause = steps(&mut controller, second(20, 1000), at(8192, 500, 3));
         assert!(matches!(cause, Cause::Loss { loss, .. } if loss == 0.01));
         steps(&mut controller, second(20, 100), at(8192, 500, 3));
@@ -505,7 +480,7 @@ mod tests {
     #[test]
     fn fewer_copies_that_leave_more_loss_are_taken_back() {
         let raised = || {
-            let mut controller = controller(Reading::Meant, at(2048, 500, 2));
+            let mut controller = controller(at(2048, 500, 2));
             steps(&mut controller, second(10, 640), at(2048, 500, 3));
             controller
         };
@@ -523,7 +498,7 @@ mod tests {
 
     #[test]
     fn more_copies_go_if_the_loss_grows_by_them() {
-        let mut controller = controller(Reading::Meant, at(8192, 500, 2));
+        let mut controller = controller(at(8192, 500, 2));
         steps(&mut controller, second(20, 1000), at(8192, 500, 3));
         let cause = steps(&mut controller, second(20, 3000), at(8192, 500, 2));
         assert_eq!(
@@ -541,7 +516,7 @@ mod tests {
 
     #[test]
     fn the_same_loss_is_no_growth() {
-        let mut controller = controller(Reading::Meant, at(8192, 500, 1));
+        let mut controller = controller(at(8192, 500, 1));
         steps(&mut controller, second(20, 1000), at(8192, 500, 2));
         steps(&mut controller, second(20, 1000), at(8192, 500, 3));
         for _ in 0..10 {
@@ -556,11 +531,11 @@ mod tests {
             bandwidth,
             ..second(20, 1000)
         };
-        let mut held = controller(Reading::Meant, at(2048, 1000, 2));
+        let mut held = controller(at(2048, 1000, 2));
         steps(&mut held, lossy(mbit(36)), at(1500, 1000, 3));
         // One and a half Mbit/s: 375 B in 2 ms.
         let narrow = Bandwidth::from_bits_per_second(1_500_000);
-        let mut held = controller(Reading::Meant, at(512, 4000, 1));
+        let mut held = controller(at(512, 4000, 1));
         steps(&mut held, lossy(narrow), at(512, 4000, 1));
     }
 

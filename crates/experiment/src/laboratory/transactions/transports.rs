@@ -101,10 +101,7 @@ pub(super) fn open(
         | TransactionTransport::KeiroOff
         | TransactionTransport::KeiroFixed
         | TransactionTransport::KeiroFixedController => {
-            let program = Program {
-                keiro: &laboratory.programs.keiro,
-                placements: Some(placements),
-            };
+            let program = Program::placed(&laboratory.programs.keiro, placements);
             Box::new(Keiro::start(transport, lab, addresses, program)?)
         }
         TransactionTransport::UdpLossless
