@@ -8,6 +8,7 @@ mod descriptors;
 mod egress;
 mod flowstats;
 mod gateway;
+mod gateway_start;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod hooks;

@@ -9,6 +9,7 @@ mod idle_meter;
 mod probing;
 mod rate_control;
 mod reachability;
+mod sending;
 mod suspicion;
 mod terms;
 #[cfg(test)]
@@ -36,9 +37,8 @@ use super::{
     },
     mtu::{MTU_BASE, MtuDiscovery},
     path_estimates::{ArrivalSample, PathEstimates, RttSample},
-    recovery::{LossRecovery, NewPacket, Owner, PacketKind, ResolvedPacket},
+    recovery::{LossRecovery, ResolvedPacket},
     rtt::{self, RttEstimator},
-    sent_frames::SentFrames,
     tenant::PathMtu,
     train::Trains,
     validation::{
@@ -679,73 +679,6 @@ impl Path {
     pub(crate) fn poll_parity(&mut self, now: Instant) -> Option<Vec<CopyContent>> {
         let ip_overhead = u64::from(self.ip_overhead());
         self.aggregator.poll_parity(now, self.id, ip_overhead)
-    }
-
-    /// The packet with the next number leaves. `ip_bytes`: its size.
-    pub(crate) fn on_packet_sent(
-        &mut self,
-        now: Instant,
-        ip_bytes: u64,
-        kind: PacketKind,
-        frames: SentFrames,
-        owner: Owner,
-    ) {
-        let capacity = self.capacity().unwrap_or(self.carries());
-        let packet = NewPacket {
-            kind,
-            ip_bytes: u16::try_from(ip_bytes).unwrap_or(u16::MAX),
-            frames,
-            self_queueing: self.estimates.on_sent(now, ip_bytes, capacity),
-            owner,
-        };
-        self.recovery.on_sent(now, packet);
-        self.pacer.on_sent(now, ip_bytes);
-        self.counters.sent_packets += 1;
-        self.counters.sent_bytes += ip_bytes;
-        if kind.is_ack_eliciting() {
-            self.last_eliciting_at = now;
-            self.rate.on_sent(now);
-        }
-        self.idle_meter.on_traffic(now, self.traffic_bytes());
-    }
-
-    /// Something waits that may not leave yet.
-    pub(crate) fn on_blocked(&mut self, now: Instant) {
-        self.pacer.on_blocked();
-        self.rate.on_blocked(now);
-    }
-
-    /// Nothing is left to send.
-    pub(crate) fn on_idle(&mut self, now: Instant) {
-        self.pacer.on_idle();
-        self.rate.on_idle(now);
-    }
-
-    /// A packet has left that did not wait for the pacer. `len`: bytes of UDP payload.
-    pub(crate) fn on_unpaced_sent(&mut self, now: Instant, len: usize) {
-        let ip_bytes = len as u64 + u64::from(self.ip_overhead());
-        self.pacer.on_sent(now, ip_bytes);
-        self.counters.sent_packets += 1;
-        self.counters.sent_bytes += ip_bytes;
-        if !self.is_up() {
-            self.reachability.on_sent(now);
-        }
-    }
-
-    /// A packet of a batch asks for an acknowledgement.
-    pub(crate) fn on_eliciting_batched(&mut self) {
-        self.probe_credit = self.probe_credit.saturating_sub(1);
-    }
-
-    /// What is being written asks for an acknowledgement, so that no PING is needed.
-    pub(crate) fn on_eliciting_written(&mut self) {
-        // Data in an aggregate leaves no room for what the peer has to know.
-        self.ping_wanted = self.announcing.is_unsent() && self.is_up();
-    }
-
-    /// `bytes` of data are sent again.
-    pub(crate) fn on_retransmitted(&mut self, bytes: u64) {
-        self.counters.retransmitted_bytes += bytes;
     }
 
     fn update_totals(&mut self, now: Instant) {

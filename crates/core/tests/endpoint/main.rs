@@ -6,6 +6,7 @@ mod diagnosis;
 mod drops;
 mod duplicate_keys;
 mod garbage;
+mod hostile_peer;
 mod key_limits;
 mod pair;
 mod recovery;

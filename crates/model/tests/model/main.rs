@@ -2,6 +2,7 @@
 
 mod adaptive;
 mod aggregation;
+mod aggregation_properties;
 mod aggregation_spacing;
 mod fairness;
 mod fairness_bench;

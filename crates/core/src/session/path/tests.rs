@@ -2,7 +2,13 @@ use std::net::SocketAddr;
 
 use rand_core::SeedableRng;
 
-use super::*;
+use super::{
+    super::{
+        recovery::{Owner, PacketKind},
+        sent_frames::SentFrames,
+    },
+    *,
+};
 use crate::wire::{Frame, Reader};
 
 const MS: Duration = Duration::from_millis(1);
