@@ -4,9 +4,8 @@
 
 use anyhow::Context;
 use keiro_experiment::{
-    campaign::{Campaign, Options},
+    campaign::{Campaign, Options, Runners},
     plan::Plan,
-    simulator::Simulator,
 };
 
 fn main() -> anyhow::Result<()> {
@@ -25,7 +24,7 @@ fn main() -> anyhow::Result<()> {
         results: "out/experiments".into(),
         version: env!("CARGO_PKG_VERSION"),
     };
-    let mut campaign = Campaign::new(options, vec![Box::new(Simulator)]);
+    let mut campaign = Campaign::new(options, Runners::default().with_simulator());
     for id in ids {
         let report = campaign.run(&Plan::find(&id)?, &mut |_| {})?;
         println!("{}\n{}", report.directory.display(), report.table());

@@ -20,7 +20,7 @@ use crate::{
     predict,
     record::{self, EmulatorReport, MessageRecord, Run, Window},
     row::Source,
-    runner::{Progress, Request, Runner, Schedule},
+    runner::{MessageRunner, Progress, Request, Schedule},
     setup::{Scheduler, Setup},
     stats::{self, Estimate},
 };
@@ -74,7 +74,7 @@ pub(crate) struct Compared {
 /// # Errors
 /// A workload could not be run.
 pub(crate) fn measure(
-    runners: &mut [Box<dyn Runner + '_>],
+    runners: &mut [Box<dyn MessageRunner + '_>],
     accuracy: &Accuracy,
     quick: bool,
     watch: &mut dyn FnMut(&Status<'_>),
@@ -131,7 +131,7 @@ impl WorkloadRun<'_> {
     /// reached. Then simulates the reference's long run.
     fn run(
         &self,
-        runner: &mut dyn Runner,
+        runner: &mut dyn MessageRunner,
         watch: &mut dyn FnMut(f64, Status<'_>),
     ) -> anyhow::Result<Delays> {
         let source = runner.source();

@@ -8,22 +8,73 @@ use std::{
 use anyhow::{Context, bail};
 
 use crate::{
+    churn::ChurnRunner,
     evaluate::{self, Basis},
+    laboratory::Laboratory,
     manifest::Manifest,
+    parameters::StudyRunner,
     plan::{Kind, Plan},
     record::{Measurement, Run},
+    recorded::RecordedRunner,
     report::Report,
     row::{Row, Source, Verdict},
-    runner::{Progress, Request, Runner, Schedule},
+    runner::{MessageRunner, Progress, Request, Schedule},
     setup::Setup,
+    simulator::Simulator,
     subject::Findings,
+    tenants::SharingRunner,
+    transactions::TransactionRunner,
+    transfers::TransferRunner,
+    trials::TrialRunner,
 };
 
 /// One invocation of `keiro-lab experiment run`. Measurements are kept for later plans with the same setup.
 pub struct Campaign<'a> {
     options: Options,
-    runners: Vec<Box<dyn Runner + 'a>>,
+    runners: Runners<'a>,
     measured: Vec<Measured>,
+}
+
+/// The runners of each kind of experiment, at most one per source. What has none is left out of reports.
+#[derive(Default)]
+pub struct Runners<'r> {
+    pub messages: Vec<Box<dyn MessageRunner + 'r>>,
+    pub studies: Vec<Box<dyn StudyRunner + 'r>>,
+    pub transfers: Vec<Box<dyn TransferRunner + 'r>>,
+    pub recorded: Vec<Box<dyn RecordedRunner + 'r>>,
+    /// Transactions are carried by real hosts only.
+    pub transactions: Option<Box<dyn TransactionRunner + 'r>>,
+    /// Trials are of real programs only.
+    pub trials: Option<Box<dyn TrialRunner + 'r>>,
+    /// Tenants share simulated bottlenecks only.
+    pub sharing: Option<Box<dyn SharingRunner + 'r>>,
+    /// Applications come and go in the simulator only.
+    pub churn: Option<Box<dyn ChurnRunner + 'r>>,
+}
+
+impl Runners<'_> {
+    /// What the laboratory measures is measured in it.
+    #[must_use]
+    pub fn with_laboratory(mut self, laboratory: &Laboratory) -> Self {
+        self.messages.push(Box::new(laboratory.clone()));
+        self.studies.push(Box::new(laboratory.clone()));
+        self.transfers.push(Box::new(laboratory.clone()));
+        self.recorded.push(Box::new(laboratory.clone()));
+        self.transactions = Some(Box::new(laboratory.clone()));
+        self.trials = Some(Box::new(laboratory.clone()));
+        self
+    }
+
+    /// What the simulator measures is measured in it.
+    #[must_use]
+    pub fn with_simulator(mut self) -> Self {
+        self.messages.push(Box::new(Simulator));
+        self.studies.push(Box::new(Simulator));
+        self.transfers.push(Box::new(Simulator));
+        self.sharing = Some(Box::new(Simulator));
+        self.churn = Some(Box::new(Simulator));
+        self
+    }
 }
 
 /// Options of a campaign.
@@ -61,7 +112,7 @@ pub const REPEATS_MAX: u32 = 3;
 /// Options, runners and report writer that an experiment gets.
 pub(crate) struct Bench<'s, 'r> {
     pub(crate) options: &'s Options,
-    pub(crate) runners: &'s mut [Box<dyn Runner + 'r>],
+    pub(crate) runners: &'s mut Runners<'r>,
     pub(crate) writer: ReportWriter<'s>,
 }
 
@@ -105,8 +156,8 @@ struct Measured {
 }
 
 impl<'a> Campaign<'a> {
-    /// Creates a campaign with at most one runner per source.
-    pub fn new(options: Options, runners: Vec<Box<dyn Runner + 'a>>) -> Self {
+    /// Creates a campaign that measures with these runners.
+    pub fn new(options: Options, runners: Runners<'a>) -> Self {
         Self {
             options,
             runners,
@@ -195,14 +246,14 @@ impl<'a> Campaign<'a> {
         let variants = self.variants(setup)?;
         let total = f64::from(extent.rounds) * variants.len() as f64;
         let mut measurement = Measurement::default();
-        if self.runners.is_empty() {
+        if self.runners.messages.is_empty() {
             bail!(
                 "{} cannot be measured: neither the laboratory nor the simulator is available",
                 setup.id
             );
         }
-        let sources = self.runners.len() as f64;
-        for (index, runner) in self.runners.iter_mut().enumerate() {
+        let sources = self.runners.messages.len() as f64;
+        for (index, runner) in self.runners.messages.iter_mut().enumerate() {
             let source = runner.source();
             for round in 0..extent.rounds {
                 let schedule = Schedule::of(setup, extent, round);
@@ -268,7 +319,7 @@ impl<'a> Campaign<'a> {
 
 /// Runs messages, and repeats the run while the emulator was late.
 pub(crate) fn run_until_valid(
-    runner: &mut dyn Runner,
+    runner: &mut dyn MessageRunner,
     request: &Request<'_>,
     notice: &mut dyn FnMut(u32, &Progress),
 ) -> anyhow::Result<Run> {
@@ -388,7 +439,7 @@ mod tests {
         order: Rc<std::cell::RefCell<Vec<(u32, usize)>>>,
     }
 
-    impl Runner for Fake {
+    impl MessageRunner for Fake {
         fn source(&self) -> Source {
             self.source
         }
@@ -462,7 +513,7 @@ mod tests {
         }
 
         fn campaign_of(&self, quick: bool) -> Campaign<'static> {
-            let fake = |source, factor| -> Box<dyn Runner> {
+            let fake = |source, factor| -> Box<dyn MessageRunner> {
                 Box::new(Fake {
                     source,
                     factor,
@@ -476,10 +527,11 @@ mod tests {
                 results: self.directory.path().to_owned(),
                 version: "test",
             };
-            Campaign::new(
-                options,
-                vec![fake(Source::Lab, 2.0), fake(Source::Sim, 2.0)],
-            )
+            let runners = Runners {
+                messages: vec![fake(Source::Lab, 2.0), fake(Source::Sim, 2.0)],
+                ..Runners::default()
+            };
+            Campaign::new(options, runners)
         }
     }
 
@@ -646,7 +698,7 @@ mod tests {
     fn without_a_laboratory_its_rows_are_left_out() {
         let bench = Bench::new(0);
         let mut campaign = bench.campaign();
-        campaign.runners.remove(0);
+        campaign.runners.messages.remove(0);
         let plan = Plan::find("path-selection/table6").unwrap();
         let report = campaign.run(&plan, &mut |_| {}).unwrap();
         assert!(report.rows.iter().all(|r| r.name != "A3 mean keiro"));
@@ -673,7 +725,7 @@ mod tests {
     fn predictions_need_no_runner() {
         let bench = Bench::new(0);
         let mut campaign = bench.campaign();
-        campaign.runners.clear();
+        campaign.runners.messages.clear();
         for id in ["path-selection/table4", "path-selection/table5"] {
             let report = campaign.run(&Plan::find(id).unwrap(), &mut |_| {}).unwrap();
             assert!(report.is_reached(), "{}", report.table());

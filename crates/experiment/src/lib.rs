@@ -1,7 +1,7 @@
 //! Experiments: plans, statistics, figures and verdicts.
 //!
 //! A [`plan::Plan`] defines the rows and figures of an experiment and their targets, its [`setup::Setup`]
-//! defines what is measured. A [`campaign::Campaign`] measures it with [`runner::Runner`]s, [`evaluate`]s the
+//! defines what is measured. A [`campaign::Campaign`] measures it with [`campaign::Runners`], [`evaluate`]s the
 //! measurement and writes a [`report::Report`]. The runners carry the messages. Other kinds of plan have
 //! pipelines of their own: forecasts compared over random workloads, [`transactions`], [`trials`], studies of
 //! the [`parameters`] of aggregation, [`tenants`] that share bottlenecks, and [`recorded`] lines.

@@ -6,20 +6,13 @@ use keiro_model::arrivals;
 use keiro_units::Instant;
 
 use crate::{
-    churn::ChurnRunner,
-    parameters::StudyRunner,
     record::{EmulatorReport, MessageRecord},
-    recorded::RecordedRunner,
     row::Source,
     setup::{Extent, Setup},
-    tenants::SharingRunner,
-    transactions::TransactionRunner,
-    transfers::TransferRunner,
-    trials::TrialRunner,
 };
 
 /// Carries the messages of one run.
-pub trait Runner {
+pub trait MessageRunner {
     /// The source of its values.
     fn source(&self) -> Source;
 
@@ -40,41 +33,6 @@ pub trait Runner {
         request: &Request<'_>,
         progress: &mut dyn FnMut(&Progress),
     ) -> anyhow::Result<Outcome>;
-
-    /// Runner of transactions; `None` if not available.
-    fn transactions(&mut self) -> Option<&mut dyn TransactionRunner> {
-        None
-    }
-
-    /// Runner of trials; `None` if not available.
-    fn trials(&mut self) -> Option<&mut dyn TrialRunner> {
-        None
-    }
-
-    /// Runner of studies of the parameters of aggregation; `None` if not available.
-    fn study(&mut self) -> Option<&mut dyn StudyRunner> {
-        None
-    }
-
-    /// Runner of tenants that share bottlenecks; `None` if not available.
-    fn sharing(&mut self) -> Option<&mut dyn SharingRunner> {
-        None
-    }
-
-    /// Runner of applications that come and go; `None` if not available.
-    fn churn(&mut self) -> Option<&mut dyn ChurnRunner> {
-        None
-    }
-
-    /// Runner of transfers over recorded lines; `None` if not available.
-    fn recorded(&mut self) -> Option<&mut dyn RecordedRunner> {
-        None
-    }
-
-    /// Runner of transfers; `None` if not available.
-    fn transfers(&mut self) -> Option<&mut dyn TransferRunner> {
-        None
-    }
 }
 
 /// One run to carry out.

@@ -5,22 +5,18 @@ use keiro_core::SchedulerKind;
 use keiro_sim::{Arrivals, GatewayPair, Length, PathSpec, Scenario};
 
 use crate::{
-    churn::ChurnRunner,
-    parameters::StudyRunner,
     predict,
     record::MessageRecord,
     row::Source,
-    runner::{Arrived, Outcome, Progress, Request, Runner},
+    runner::{Arrived, MessageRunner, Outcome, Progress, Request},
     setup::{Scheduler, Setup, Transport},
-    tenants::SharingRunner,
-    transfers::TransferRunner,
 };
 
 /// Runs two gateways over loss-free simulated paths, on machines without processing time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Simulator;
 
-impl Runner for Simulator {
+impl MessageRunner for Simulator {
     fn source(&self) -> Source {
         Source::Sim
     }
@@ -28,22 +24,6 @@ impl Runner for Simulator {
     fn can_run(&self, setup: &Setup, variant: usize) -> bool {
         let variant = &setup.variants[variant];
         variant.simulated && variant.transport == Transport::Gateway
-    }
-
-    fn study(&mut self) -> Option<&mut dyn StudyRunner> {
-        Some(self)
-    }
-
-    fn sharing(&mut self) -> Option<&mut dyn SharingRunner> {
-        Some(self)
-    }
-
-    fn transfers(&mut self) -> Option<&mut dyn TransferRunner> {
-        Some(self)
-    }
-
-    fn churn(&mut self) -> Option<&mut dyn ChurnRunner> {
-        Some(self)
     }
 
     fn run(

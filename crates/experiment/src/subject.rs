@@ -93,14 +93,14 @@ impl Experiment for Accuracy {
         bench: &mut Bench<'_, '_>,
         watch: &mut dyn FnMut(&Status<'_>),
     ) -> anyhow::Result<Findings> {
-        if bench.runners.is_empty() {
+        if bench.runners.messages.is_empty() {
             bail!(
                 "{} cannot be measured: neither the laboratory nor the simulator is available",
                 plan.id
             );
         }
         let quick = bench.options.quick;
-        let compared = accuracy::measure(bench.runners, self, quick, watch)?;
+        let compared = accuracy::measure(&mut bench.runners.messages, self, quick, watch)?;
         let (rows, basis) = accuracy::rows(&compared.comparisons, self, quick);
         Ok(Findings {
             rows,
@@ -123,7 +123,7 @@ impl Experiment for Transactions {
     ) -> anyhow::Result<Findings> {
         let options = bench.options;
         let cases = transactions::select(self, &options.variants)?;
-        let Some(runner) = bench.runners.iter_mut().find_map(|r| r.transactions()) else {
+        let Some(runner) = bench.runners.transactions.as_deref_mut() else {
             // As with messages, rows of the laboratory are left out without it.
             let missing = transactions::Measured::without_laboratory(&cases);
             return transactions_found(self, &[], &missing, options.quick);
@@ -185,7 +185,7 @@ impl Experiment for Trials {
         watch: &mut dyn FnMut(&Status<'_>),
     ) -> anyhow::Result<Findings> {
         let options = bench.options;
-        let measured = match bench.runners.iter_mut().find_map(|r| r.trials()) {
+        let measured = match bench.runners.trials.as_deref_mut() {
             Some(runner) => {
                 trials::measure(runner, plan, self, &options.variants, options.quick, watch)?
             }
@@ -212,7 +212,7 @@ impl Experiment for Study {
     ) -> anyhow::Result<Findings> {
         let quick = bench.options.quick;
         let cases = parameters::select(self, &bench.options.variants)?;
-        let measured = parameters::measure(bench.runners, plan, &cases, quick, watch)?;
+        let measured = parameters::measure(&mut bench.runners.studies, plan, &cases, quick, watch)?;
         let (rows, basis) = parameters::rows(self, &measured);
         Ok(Findings {
             rows,
@@ -237,7 +237,13 @@ impl Experiment for Sharing {
     ) -> anyhow::Result<Findings> {
         let quick = bench.options.quick;
         let cases = tenants::select(self, &bench.options.variants)?;
-        let measured = tenants::measure(bench.runners, plan, &cases, quick, watch)?;
+        let measured = tenants::measure(
+            bench.runners.sharing.as_deref_mut(),
+            plan,
+            &cases,
+            quick,
+            watch,
+        )?;
         let (rows, basis) = tenants::rows(self, &measured);
         Ok(Findings {
             rows,
@@ -259,7 +265,14 @@ impl Experiment for Transfers {
     ) -> anyhow::Result<Findings> {
         let quick = bench.options.quick;
         let selected = transfers::select(self, &bench.options.variants)?;
-        let measured = transfers::measure(bench.runners, plan, self, &selected, quick, watch)?;
+        let measured = transfers::measure(
+            &mut bench.runners.transfers,
+            plan,
+            self,
+            &selected,
+            quick,
+            watch,
+        )?;
         let (rows, basis) = transfers::rows(self, &measured);
         Ok(Findings {
             rows,
@@ -280,7 +293,14 @@ impl Experiment for Churn {
         watch: &mut dyn FnMut(&Status<'_>),
     ) -> anyhow::Result<Findings> {
         let (quick, names) = (bench.options.quick, &bench.options.variants);
-        let measured = churn::measure(bench.runners, plan, self, names, quick, watch)?;
+        let measured = churn::measure(
+            bench.runners.churn.as_deref_mut(),
+            plan,
+            self,
+            names,
+            quick,
+            watch,
+        )?;
         let (rows, basis) = churn::rows(self, &measured);
         Ok(Findings {
             rows,
@@ -301,7 +321,8 @@ impl Experiment for Recorded {
         watch: &mut dyn FnMut(&Status<'_>),
     ) -> anyhow::Result<Findings> {
         let (quick, names) = (bench.options.quick, &bench.options.variants);
-        let measured = recorded::measure(bench.runners, plan, self, names, quick, watch)?;
+        let measured =
+            recorded::measure(&mut bench.runners.recorded, plan, self, names, quick, watch)?;
         let (rows, basis) = recorded::rows(self, &measured);
         Ok(Findings {
             rows,

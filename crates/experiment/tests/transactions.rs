@@ -1,13 +1,11 @@
 //! A comparison of transports of transactions, from plan to files.
 
 use keiro_experiment::{
-    campaign::{Campaign, Options},
+    campaign::{Campaign, Options, Runners},
     laboratory::{Laboratory, Programs},
     plan::Plan,
     report::Report,
     row::Verdict,
-    runner::Runner,
-    simulator::Simulator,
 };
 
 const PLAN: &str = include_str!("../../../experiments/aggregation/table5/plan.toml");
@@ -22,7 +20,7 @@ fn short_plan() -> Plan {
     Plan::parse("plan.toml", &text, |_| None).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn run(variants: &[&str], runner: Box<dyn Runner>) -> (Report, tempfile::TempDir) {
+fn run(variants: &[&str], runners: Runners<'_>) -> (Report, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let options = Options {
         quick: true,
@@ -30,7 +28,7 @@ fn run(variants: &[&str], runner: Box<dyn Runner>) -> (Report, tempfile::TempDir
         results: directory.path().to_owned(),
         version: "test",
     };
-    let mut campaign = Campaign::new(options, vec![runner]);
+    let mut campaign = Campaign::new(options, runners);
     let report = campaign.run(&short_plan(), &mut |_| {});
     let report = report.unwrap_or_else(|error| panic!("{error:#}"));
     (report, directory)
@@ -48,7 +46,10 @@ fn transports_are_reported_with_their_counters() {
         return;
     }
     let laboratory = Laboratory::new(programs("keiro-is-not-used"), None);
-    let (report, directory) = run(&["tcp-cubic", "tcp-lossless"], Box::new(laboratory));
+    let (report, directory) = run(
+        &["tcp-cubic", "tcp-lossless"],
+        Runners::default().with_laboratory(&laboratory),
+    );
     assert_eq!(report.rows.len(), 4 * 6, "{}", report.table());
     for way in ["tcp-cubic no load", "tcp-lossless load"] {
         let least = value(&report, &format!("{way} min 6rt")).unwrap();
@@ -79,7 +80,7 @@ fn transports_are_reported_with_their_counters() {
 #[test]
 fn a_transport_that_cannot_be_measured_is_void_and_named() {
     let laboratory = Laboratory::new(programs("keiro-is-not-used"), None);
-    let (report, _directory) = run(&["kcp"], Box::new(laboratory));
+    let (report, _directory) = run(&["kcp"], Runners::default().with_laboratory(&laboratory));
     assert!(report.rows.iter().all(|row| row.verdict == Verdict::Void));
     assert!(!report.is_reached());
     let note = &report.manifest.notes[0];
@@ -89,7 +90,7 @@ fn a_transport_that_cannot_be_measured_is_void_and_named() {
 
 #[test]
 fn without_the_laboratory_rows_are_left_out_with_a_note() {
-    let (report, _directory) = run(&["tcp-cubic"], Box::new(Simulator));
+    let (report, _directory) = run(&["tcp-cubic"], Runners::default().with_simulator());
     assert!(report.rows.is_empty());
     assert!(report.manifest.notes[0].starts_with("NOT MEASURED: all rows of tcp-cubic"));
 }
@@ -103,7 +104,7 @@ fn an_unknown_transport_is_refused_with_the_nearest() {
         results: directory.path().to_owned(),
         version: "test",
     };
-    let mut campaign = Campaign::new(options, vec![Box::new(Simulator)]);
+    let mut campaign = Campaign::new(options, Runners::default().with_simulator());
     let error = campaign.run(&short_plan(), &mut |_| {}).unwrap_err();
     let error = error.to_string();
     assert!(error.contains("did you mean `tcp-cubic`"), "{error}");

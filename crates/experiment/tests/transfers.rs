@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use keiro_experiment::{
-    campaign::{Campaign, Options},
+    campaign::{Campaign, Options, Runners},
     laboratory::{Laboratory, Programs},
     plan::Plan,
     recorded::{RecordedRequest, RecordedRunner, Transport},
@@ -43,7 +43,8 @@ fn run(settings: &[&str]) -> Option<(Report, tempfile::TempDir)> {
         keiro_lab: "keiro-lab-is-not-used".into(),
     };
     let laboratory = Laboratory::new(programs, None);
-    let report = Campaign::new(options, vec![Box::new(laboratory)]).run(&plan, &mut |_| {});
+    let report = Campaign::new(options, Runners::default().with_laboratory(&laboratory))
+        .run(&plan, &mut |_| {});
     Some((
         report.unwrap_or_else(|error| panic!("{error:#}")),
         directory,

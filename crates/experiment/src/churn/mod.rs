@@ -18,7 +18,7 @@ use crate::{
     campaign::Status,
     plan::Plan,
     row::Source,
-    runner::{Progress, Runner},
+    runner::Progress,
     setup::{Assignment, Path, Scheduler, nearest},
     transactions::Target,
 };
@@ -146,7 +146,7 @@ pub(crate) struct Measured {
 /// # Errors
 /// There is no policy of that name, or a run could not be carried out.
 pub(crate) fn measure(
-    runners: &mut [Box<dyn Runner + '_>],
+    runner: Option<&mut (dyn ChurnRunner + '_)>,
     plan: &Plan,
     churn: &Churn,
     names: &[String],
@@ -165,7 +165,7 @@ pub(crate) fn measure(
         runs: BTreeMap::new(),
         counted: extent.warm_up.0.as_secs_f64()..extent.duration.0.as_secs_f64(),
     };
-    let Some(runner) = runners.iter_mut().find_map(|runner| runner.churn()) else {
+    let Some(runner) = runner else {
         return Ok(measured);
     };
     let is_selected =

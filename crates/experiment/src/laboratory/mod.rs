@@ -31,16 +31,11 @@ use keiro_lab::{
 };
 
 use crate::{
-    parameters::StudyRunner,
     predict,
     record::{EmulatorReport, MessageRecord},
-    recorded::RecordedRunner,
     row::Source,
-    runner::{Arrived, Outcome, Progress, Request, Runner},
+    runner::{Arrived, MessageRunner, Outcome, Progress, Request},
     setup::{Assignment, GENERATED_TOPOLOGY, Setup, Transport},
-    transactions::TransactionRunner,
-    transfers::TransferRunner,
-    trials::TrialRunner,
 };
 use gateways::Gateways;
 
@@ -56,7 +51,7 @@ pub struct Programs {
 }
 
 /// Runs variants in the laboratory.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Laboratory {
     programs: Programs,
     /// The program that relays transactions over KCP and QUIC; `None` if not given.
@@ -125,33 +120,13 @@ impl Laboratory {
     }
 }
 
-impl Runner for Laboratory {
+impl MessageRunner for Laboratory {
     fn source(&self) -> Source {
         Source::Lab
     }
 
     fn can_run(&self, _: &Setup, _: usize) -> bool {
         true
-    }
-
-    fn transactions(&mut self) -> Option<&mut dyn TransactionRunner> {
-        Some(self)
-    }
-
-    fn trials(&mut self) -> Option<&mut dyn TrialRunner> {
-        Some(self)
-    }
-
-    fn study(&mut self) -> Option<&mut dyn StudyRunner> {
-        Some(self)
-    }
-
-    fn transfers(&mut self) -> Option<&mut dyn TransferRunner> {
-        Some(self)
-    }
-
-    fn recorded(&mut self) -> Option<&mut dyn RecordedRunner> {
-        Some(self)
     }
 
     fn run(

@@ -9,7 +9,7 @@ use crate::{
     campaign::{Status, until_valid},
     plan::Plan,
     row::Source,
-    runner::{Progress, Runner},
+    runner::Progress,
     setup::{Extent, nearest},
 };
 
@@ -95,7 +95,7 @@ pub(crate) fn select(study: &Study, names: &[String]) -> anyhow::Result<Vec<Case
 /// # Errors
 /// A run could not be carried out.
 pub(crate) fn measure(
-    runners: &mut [Box<dyn Runner + '_>],
+    runners: &mut [Box<dyn StudyRunner + '_>],
     plan: &Plan,
     cases: &[Case],
     quick: bool,
@@ -104,12 +104,13 @@ pub(crate) fn measure(
     let study = plan.study().context("the plan has no study")?;
     let all = study.cases();
     let mut measured = Measured::default();
-    let mut runners: Vec<&mut dyn StudyRunner> = runners
+    let mut runners: Vec<&mut Box<dyn StudyRunner + '_>> = runners
         .iter_mut()
-        .filter_map(|runner| runner.study())
         .filter(|runner| study.sources.contains(&runner.source()))
         .collect();
-    let rounds = |runner: &&mut dyn StudyRunner| extent(plan, study, runner.source(), quick).rounds;
+    let rounds = |runner: &&mut Box<dyn StudyRunner + '_>| {
+        extent(plan, study, runner.source(), quick).rounds
+    };
     let total = f64::from(runners.iter().map(rounds).sum::<u32>()) * cases.len() as f64;
     let mut done = 0.0;
     for runner in &mut runners {

@@ -11,7 +11,7 @@ use crate::{
     campaign::{Status, until_valid},
     plan::Plan,
     row::Source,
-    runner::{Progress, Runner},
+    runner::Progress,
     setup::nearest,
 };
 
@@ -56,7 +56,7 @@ impl RecordedRun {
 /// # Errors
 /// There is no link of that name, or a run could not be carried out.
 pub(crate) fn measure(
-    runners: &mut [Box<dyn Runner + '_>],
+    runners: &mut [Box<dyn RecordedRunner + '_>],
     plan: &Plan,
     recorded: &Recorded,
     names: &[String],
@@ -67,15 +67,11 @@ pub(crate) fn measure(
         selected: select(recorded, names)?,
         ..Measured::default()
     };
-    let mut runners: Vec<&mut dyn RecordedRunner> = runners
-        .iter_mut()
-        .filter_map(|runner| runner.recorded())
-        .collect();
     let extent = plan.setup.extent(quick);
     let rounds = extent.rounds;
     let total = (runners.len() * measured.selected.len()) as f64 * f64::from(rounds);
     let mut done = 0.0;
-    for runner in &mut runners {
+    for runner in &mut *runners {
         measured.sources.insert(runner.source());
         for transport in Transport::ALL {
             if let Some(why) = runner.missing(transport) {
@@ -93,7 +89,7 @@ pub(crate) fn measure(
             }
         };
         for round in 0..rounds {
-            for runner in &mut runners {
+            for runner in &mut *runners {
                 let source = runner.source();
                 let has = |transport: &Transport| {
                     let of = (source, *transport);

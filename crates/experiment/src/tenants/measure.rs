@@ -4,13 +4,8 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
 
-use super::{Case, Shared, Sharing, SharingRequest};
-use crate::{
-    campaign::Status,
-    plan::Plan,
-    runner::{Progress, Runner},
-    setup::nearest,
-};
+use super::{Case, Shared, Sharing, SharingRequest, SharingRunner};
+use crate::{campaign::Status, plan::Plan, runner::Progress, setup::nearest};
 
 #[derive(Debug, Default)]
 pub(crate) struct Measured {
@@ -49,7 +44,7 @@ pub(crate) fn select(sharing: &Sharing, names: &[String]) -> anyhow::Result<Vec<
 /// # Errors
 /// A run could not be carried out.
 pub(crate) fn measure(
-    runners: &mut [Box<dyn Runner + '_>],
+    runner: Option<&mut (dyn SharingRunner + '_)>,
     plan: &Plan,
     cases: &[Case],
     quick: bool,
@@ -64,7 +59,7 @@ pub(crate) fn measure(
         counted: (seconds(extent.warm_up.0), seconds(extent.duration.0)),
         ..Measured::default()
     };
-    let Some(runner) = runners.iter_mut().find_map(|runner| runner.sharing()) else {
+    let Some(runner) = runner else {
         return Ok(measured);
     };
     let all = sharing.cases();

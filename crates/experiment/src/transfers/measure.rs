@@ -8,7 +8,7 @@ use crate::{
     campaign::{Status, until_valid},
     plan::Plan,
     row::Source,
-    runner::{Progress, Runner},
+    runner::Progress,
     setup::{Extent, nearest},
 };
 
@@ -62,25 +62,21 @@ pub(crate) fn select(transfers: &Transfers, names: &[String]) -> anyhow::Result<
 /// # Errors
 /// A transfer could not be carried out.
 pub(crate) fn measure(
-    runners: &mut [Box<dyn Runner + '_>],
+    runners: &mut [Box<dyn TransferRunner + '_>],
     plan: &Plan,
     transfers: &Transfers,
     selected: &[usize],
     quick: bool,
     watch: &mut dyn FnMut(&Status<'_>),
 ) -> anyhow::Result<Measured> {
-    let mut runners: Vec<&mut dyn TransferRunner> = runners
-        .iter_mut()
-        .filter_map(|runner| runner.transfers())
-        .collect();
-    let of_source = |runner: &&mut dyn TransferRunner| {
-        Measuring::new(plan, transfers, selected, runner.source(), quick).count()
-    };
-    let total: usize = runners.iter().map(of_source).sum();
+    let total: usize = runners
+        .iter()
+        .map(|runner| Measuring::new(plan, transfers, selected, runner.source(), quick).count())
+        .sum();
     let mut measured = Measured::default();
-    for runner in &mut runners {
+    for runner in runners {
         let measuring = Measuring::new(plan, transfers, selected, runner.source(), quick);
-        measuring.carry_out(*runner, total, &mut measured, watch)?;
+        measuring.carry_out(runner.as_mut(), total, &mut measured, watch)?;
     }
     Ok(measured)
 }

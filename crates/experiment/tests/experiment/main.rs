@@ -12,10 +12,9 @@ mod trials;
 mod vary;
 
 use keiro_experiment::{
-    campaign::{Campaign, Options},
+    campaign::{Campaign, Options, Runners},
     plan::Plan,
     report::Report,
-    simulator::Simulator,
 };
 
 /// Runs an experiment with these settings in the simulator, all of its variants or those that are
@@ -36,6 +35,7 @@ fn simulate(id: &str, settings: &[&str], variants: &[&str]) -> (Report, tempfile
         .expect("it is built in")
         .with(&settings)
         .expect("it is valid");
-    let report = Campaign::new(options, vec![Box::new(Simulator)]).run(&plan, &mut |_| {});
+    let report =
+        Campaign::new(options, Runners::default().with_simulator()).run(&plan, &mut |_| {});
     (report.expect("it runs"), directory)
 }

@@ -1,10 +1,9 @@
 //! Studies of S, I and N, from plan to files.
 
 use keiro_experiment::{
-    campaign::{Campaign, Options},
+    campaign::{Campaign, Options, Runners},
     plan::Plan,
     report::Report,
-    simulator::Simulator,
 };
 
 use crate::simulate;
@@ -18,7 +17,7 @@ fn run(id: &str, variants: &[&str]) -> (Report, tempfile::TempDir) {
         results: directory.path().to_owned(),
         version: "test",
     };
-    let mut campaign = Campaign::new(options, vec![Box::new(Simulator)]);
+    let mut campaign = Campaign::new(options, Runners::default().with_simulator());
     let plan = Plan::find(id).unwrap();
     let report = campaign.run(&plan, &mut |_| {});
     let report = report.unwrap_or_else(|error| panic!("{error:#}"));

@@ -3,13 +3,12 @@
 use std::fs;
 
 use keiro_experiment::{
-    campaign::{Campaign, Options},
+    campaign::{Campaign, Options, Runners},
     plan::Plan,
     recorded::{Carried, RecordedOutcome, RecordedRequest, RecordedRunner, Transport},
     report::Report,
     row::{Source, Verdict},
-    runner::{Outcome, Progress, Request, Runner},
-    setup::Setup,
+    runner::Progress,
 };
 use keiro_lab::emulator::QueueingBin;
 
@@ -21,21 +20,12 @@ struct Known {
     has_bbr: bool,
 }
 
-impl Runner for Known {
-    fn source(&self) -> Source {
-        Source::Lab
-    }
-
-    fn can_run(&self, _: &Setup, _: usize) -> bool {
-        false
-    }
-
-    fn run(&mut self, _: &Request<'_>, _: &mut dyn FnMut(&Progress)) -> anyhow::Result<Outcome> {
-        anyhow::bail!("messages are not carried")
-    }
-
-    fn recorded(&mut self) -> Option<&mut dyn RecordedRunner> {
-        Some(self)
+impl Known {
+    fn alone(self) -> Runners<'static> {
+        Runners {
+            recorded: vec![Box::new(self)],
+            ..Runners::default()
+        }
     }
 }
 
@@ -100,7 +90,7 @@ fn run(runner: Known, recordings: &[(&str, &str)]) -> (Report, tempfile::TempDir
     };
     let plan = Plan::find(ID).expect("it is built in");
     let plan = plan.with_traces(directory.path().to_owned());
-    let report = Campaign::new(options, vec![Box::new(runner)]).run(&plan, &mut |_| {});
+    let report = Campaign::new(options, runner.alone()).run(&plan, &mut |_| {});
     (
         report.unwrap_or_else(|error| panic!("{error:#}")),
         directory,
@@ -213,8 +203,8 @@ fn without_a_directory_every_recording_is_asked_for() {
         version: "test",
     };
     let plan = Plan::find(ID).expect("it is built in");
-    let runner = Box::new(Known { has_bbr: true });
-    let report = Campaign::new(options, vec![runner]).run(&plan, &mut |_| {});
+    let runner = Known { has_bbr: true };
+    let report = Campaign::new(options, runner.alone()).run(&plan, &mut |_| {});
     let report = report.unwrap_or_else(|error| panic!("{error:#}"));
     assert!(report.rows.iter().all(|row| row.verdict == Verdict::Void));
     let notes = &report.manifest.notes;

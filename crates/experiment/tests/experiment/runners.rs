@@ -5,7 +5,7 @@ use keiro_experiment::{
     laboratory::{Laboratory, Programs},
     plan::Plan,
     record::MessageRecord,
-    runner::{Outcome, Progress, Request, Runner, Schedule},
+    runner::{MessageRunner, Outcome, Progress, Request, Schedule},
     setup::{Extent, Setup},
     simulator::Simulator,
 };
@@ -23,7 +23,12 @@ fn setup() -> Setup {
     setup
 }
 
-fn run(runner: &mut dyn Runner, setup: &Setup, variant: &str, last: &mut Progress) -> Outcome {
+fn run(
+    runner: &mut dyn MessageRunner,
+    setup: &Setup,
+    variant: &str,
+    last: &mut Progress,
+) -> Outcome {
     let schedule = Schedule::of(setup, &setup.quick, 0);
     let request = Request {
         setup,

@@ -1,11 +1,10 @@
 //! Tenants that share bottlenecks, from plan to files, in the simulator.
 
 use keiro_experiment::{
-    campaign::{Campaign, Options},
+    campaign::{Campaign, Options, Runners},
     plan::Plan,
     report::Report,
     row::Verdict,
-    simulator::Simulator,
 };
 
 /// Short: its targets concern a second or two.
@@ -59,7 +58,8 @@ fn run(text: &str, variants: &[&str]) -> anyhow::Result<(Report, tempfile::TempD
         version: "test",
     };
     let plan = Plan::parse("plan.toml", text, |_| None)?;
-    let report = Campaign::new(options, vec![Box::new(Simulator)]).run(&plan, &mut |_| {})?;
+    let report =
+        Campaign::new(options, Runners::default().with_simulator()).run(&plan, &mut |_| {})?;
     Ok((report, directory))
 }
 

@@ -1,12 +1,10 @@
 //! Transactions, from plan to files, with a fake runner.
 
 use keiro_experiment::{
-    campaign::{Campaign, Options},
+    campaign::{Campaign, Options, Runners},
     plan::Plan,
-    record::{EmulatorReport, MessageRecord},
-    row::Source,
-    runner::{Outcome, Progress, Request, Runner},
-    setup::Setup,
+    record::EmulatorReport,
+    runner::Progress,
     transactions::{
         TransactionOutcome, TransactionRequest, TransactionRunner, TransactionTransport,
     },
@@ -25,26 +23,6 @@ const NOTHING: (f64, bool) = (0.1, false);
 const PAUSE: (f64, bool) = (3.4, false);
 /// A void run.
 const LATE: (f64, bool) = (0.1, true);
-
-impl Runner for Breaks {
-    fn source(&self) -> Source {
-        Source::Lab
-    }
-
-    fn can_run(&self, _: &Setup, _: usize) -> bool {
-        false
-    }
-
-    fn run(&mut self, _: &Request<'_>, _: &mut dyn FnMut(&Progress)) -> anyhow::Result<Outcome> {
-        let records: Vec<MessageRecord> = Vec::new();
-        let emulator = None;
-        Ok(Outcome { records, emulator })
-    }
-
-    fn transactions(&mut self) -> Option<&mut dyn TransactionRunner> {
-        Some(self)
-    }
-}
 
 impl TransactionRunner for Breaks {
     fn missing(&self, _: TransactionTransport) -> Option<String> {
@@ -103,7 +81,11 @@ fn carry_out_on(
         runs_left,
         disturbances: disturbances.to_vec(),
     };
-    let mut campaign = Campaign::new(options, vec![Box::new(machine)]);
+    let runners = Runners {
+        transactions: Some(Box::new(machine)),
+        ..Runners::default()
+    };
+    let mut campaign = Campaign::new(options, runners);
     let ran = campaign.run(plan, &mut |_| {}).map(drop);
     let of_plan = directory.path().join("aggregation/table5");
     let Some(results) = of_plan.read_dir().ok().and_then(|mut found| found.next()) else {

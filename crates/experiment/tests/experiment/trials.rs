@@ -1,14 +1,12 @@
 //! Trials, from plan to files, with a fake runner.
 
 use keiro_experiment::{
-    campaign::{Campaign, Options},
+    campaign::{Campaign, Options, Runners},
     plan::Plan,
     record::EmulatorReport,
     report::Report,
-    row::{Source, Verdict},
-    runner::{Outcome, Progress, Request, Runner},
-    setup::Setup,
-    simulator::Simulator,
+    row::Verdict,
+    runner::Progress,
     trials::{TrialOutcome, TrialRequest, TrialRunner},
 };
 
@@ -16,24 +14,6 @@ use keiro_experiment::{
 struct Fake {
     lateness_us: f64,
     runs: u32,
-}
-
-impl Runner for Fake {
-    fn source(&self) -> Source {
-        Source::Lab
-    }
-
-    fn can_run(&self, _: &Setup, _: usize) -> bool {
-        false
-    }
-
-    fn run(&mut self, _: &Request<'_>, _: &mut dyn FnMut(&Progress)) -> anyhow::Result<Outcome> {
-        anyhow::bail!("a trial sends no messages")
-    }
-
-    fn trials(&mut self) -> Option<&mut dyn TrialRunner> {
-        Some(self)
-    }
 }
 
 impl TrialRunner for Fake {
@@ -66,7 +46,7 @@ impl TrialRunner for Fake {
 fn run(
     id: &str,
     variants: &[&str],
-    runner: Box<dyn Runner>,
+    runners: Runners<'_>,
 ) -> anyhow::Result<(Report, tempfile::TempDir)> {
     let directory = tempfile::tempdir()?;
     let options = Options {
@@ -77,15 +57,18 @@ fn run(
     };
     let one_round = "run.rounds=1".parse().map_err(anyhow::Error::msg)?;
     let plan = Plan::find(id)?.with(&[one_round])?;
-    let report = Campaign::new(options, vec![runner]).run(&plan, &mut |_| {})?;
+    let report = Campaign::new(options, runners).run(&plan, &mut |_| {})?;
     Ok((report, directory))
 }
 
-fn fake(lateness_us: f64) -> Box<dyn Runner> {
-    Box::new(Fake {
-        lateness_us,
-        runs: 0,
-    })
+fn fake(lateness_us: f64) -> Runners<'static> {
+    Runners {
+        trials: Some(Box::new(Fake {
+            lateness_us,
+            runs: 0,
+        })),
+        ..Runners::default()
+    }
 }
 
 fn verdict(report: &Report, name: &str) -> Verdict {
@@ -135,7 +118,12 @@ fn rows_relative_to_a_case_that_was_not_run_are_left_out() {
 
 #[test]
 fn without_the_laboratory_rows_are_left_out_with_a_note() {
-    let (report, _directory) = run("aggregation/spacing", &[], Box::new(Simulator)).unwrap();
+    let (report, _directory) = run(
+        "aggregation/spacing",
+        &[],
+        Runners::default().with_simulator(),
+    )
+    .unwrap();
     assert!(report.rows.is_empty());
     let notes = &report.manifest.notes;
     assert!(

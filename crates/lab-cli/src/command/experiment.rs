@@ -9,13 +9,11 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 use keiro_experiment::{
-    campaign::{Campaign, Options, Status},
+    campaign::{Campaign, Options, Runners, Status},
     laboratory::{Laboratory, Programs},
     plan::{Kind, Plan},
     report::Report,
     row::{self, Verdict},
-    runner::Runner,
-    simulator::Simulator,
 };
 use keiro_lab::Interrupts;
 use serde::Serialize;
@@ -135,7 +133,7 @@ fn run(args: &args::ExperimentRun) -> Outcome {
     let measures = plans.iter().any(|plan| plan.kind == Kind::Measurement);
     let (runners, interrupts) = match measures {
         true => runners(args.only, args.keiro.as_deref(), args.peers.clone())?,
-        false => (Vec::new(), None),
+        false => (Runners::default(), None),
     };
     let options = Options {
         quick: args.quick,
@@ -167,8 +165,6 @@ fn run(args: &args::ExperimentRun) -> Outcome {
     })
 }
 
-type Runners = Vec<Box<dyn Runner>>;
-
 /// What came of measuring; ends this process as a signal does if one took the laboratory away.
 pub(super) fn unless_interrupted<T>(
     ran: anyhow::Result<T>,
@@ -185,8 +181,8 @@ pub(super) fn runners(
     only: Option<args::Source>,
     keiro: Option<&Path>,
     peers: Option<PathBuf>,
-) -> Result<(Runners, Option<Interrupts>), Failure> {
-    let mut runners = Runners::new();
+) -> Result<(Runners<'static>, Option<Interrupts>), Failure> {
+    let mut runners = Runners::default();
     let mut interrupts = None;
     if only != Some(args::Source::Sim) {
         if Laboratory::is_possible() {
@@ -200,7 +196,7 @@ pub(super) fn runners(
                 .map_err(|e| Failure::new("cannot watch for signals").because(e))?;
             let laboratory = Laboratory::new(programs, Some(installed.clone())).with_peers(peers);
             interrupts = Some(installed);
-            runners.push(Box::new(laboratory));
+            runners = runners.with_laboratory(&laboratory);
         } else if only.is_some() {
             return Err(keiro_lab::LabError::NotRoot.into());
         } else {
@@ -210,7 +206,7 @@ pub(super) fn runners(
         }
     }
     if only != Some(args::Source::Lab) {
-        runners.push(Box::new(Simulator));
+        runners = runners.with_simulator();
     }
     Ok((runners, interrupts))
 }
