@@ -181,7 +181,7 @@ impl Gateway {
         let wanted = self.sites.direct.wanted();
         let now = Stopwatch::now();
         if !wanted.is_empty() {
-            let figures = self.data.tenants()?;
+            let figures = self.data.tenants(None)?;
             let carried = |peer: PeerId| -> u64 {
                 let of_peer = figures.iter().filter_map(|of| of.peers.get(&peer));
                 let packets =
@@ -227,7 +227,7 @@ impl Gateway {
             NetworkState::Branch(registry) => registry,
             _ => return Err(no_branch(self.sites.of_file())),
         };
-        let figures = self.data.tenants().map_err(internal)?;
+        let figures = self.data.tenants(None).map_err(internal)?;
         let hub = self.hub_that_is_up().map(Name::to_string);
         let now = Stopwatch::now();
         let site = |site: &PublishedSite| {

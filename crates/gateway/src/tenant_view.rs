@@ -36,7 +36,7 @@ use crate::{
 const TENANTS_EXPLAINED_MAX: usize = 8;
 
 impl Gateway {
-    /// The tenant of this name, or all of them.
+    /// The tenant of this name, with its largest flows, or all of them without.
     pub(crate) fn tenants(
         &self,
         name: Option<&str>,
@@ -44,7 +44,8 @@ impl Gateway {
         if self.config.tenants.is_empty() {
             return Ok(Vec::new());
         }
-        let figures = self.data.tenants()?;
+        let named = name.and_then(|name| self.config.tenant_named(name));
+        let figures = self.data.tenants(named.map(|tenant| TenantId(tenant.id)))?;
         let of = |id: u32| figures.iter().find(|of| of.id == TenantId(id));
         let wanted = |tenant: &&Tenant| name.is_none_or(|name| tenant.name.as_str() == name);
         let tenants = self.config.tenants.iter().filter(wanted);
@@ -346,6 +347,7 @@ fn classes_snapshot(figures: &SortedFigures) -> ClassesSnapshot {
     });
     ClassesSnapshot {
         sorted: sorted.collect(),
+        unread_handshakes: figures.unread_handshakes,
         flows: flows.collect(),
     }
 }

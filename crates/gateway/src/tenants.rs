@@ -25,7 +25,7 @@ use keiro_control::{
 };
 use keiro_core::{AppConfig, DeliveryClass, TenantConfig, TenantId};
 use keiro_ip::{
-    classes::{DomainPattern, PatternId},
+    classes::{DomainPattern, PATTERNS_MAX, PatternId, Sorting},
     classify::Match,
 };
 use keiro_linux::{
@@ -591,8 +591,11 @@ fn setup(config: &Config, tenant: &Tenant, device: u64, active: &Active) -> Tena
         exit: None,
         splits_tcp: false,
         notes_destinations: matches!(config.network, Some(Membership::Branch { .. })),
-        sorts: tenant.classes == Classes::Auto,
-        patterns,
+        sorting: Sorting {
+            has_classes: tenant.classes == Classes::Auto,
+            patterns,
+            resolvers: tenant.resolvers.clone(),
+        },
         peers,
     }
 }
@@ -619,7 +622,8 @@ fn split_app(config: &Config, tenant: &Tenant, app: AppIndex, active: &Active) -
 /// `patterns`: those of all rules. Names have the place of the longest one, which a shorter one covers.
 fn matching(rule: &TenantRule, patterns: &[DomainPattern]) -> Match {
     let covered = |pattern: &DomainPattern| rule.domains.iter().any(|of| of.covers(pattern));
-    let names = (0..).map(PatternId).zip(patterns);
+    // More are refused when the file is read.
+    let names = (0..PATTERNS_MAX as u16).map(PatternId).zip(patterns);
     let names = names.filter(|(_, pattern)| covered(pattern));
     Match {
         source: rule.source,

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use keiro_ip::{
     Header, Ports, Version,
     checksum::Sum,
-    classes::Sorter,
+    classes::{Sorter, Sorting},
     classify::{Classifier, Match},
     flow::{FlowKey, FlowSeed},
     hop, mss,
@@ -186,7 +186,7 @@ fn classify(bencher: Bencher, rules: usize) {
 /// A packet of one of as many flows in turn, all known.
 #[divan::bench(args = [1, 64, 16_384])]
 fn sort(bencher: Bencher, flows: u16) {
-    let mut sorter = Sorter::new(FlowSeed::new(&[7; 16]), true, &[]);
+    let mut sorter = sorter();
     let packet = tcp(Version::V4, 0, SEGMENT_BYTES);
     let mut header = Header::parse(&packet).expect("a packet");
     let mut number = 0;
@@ -197,6 +197,54 @@ fn sort(bencher: Bencher, flows: u16) {
             destination: 443,
         });
         sorter.on_packet(Duration::from_secs(1), black_box(&header), &packet, 1)
+    });
+}
+
+fn sorter() -> Sorter {
+    let sorting = Sorting {
+        has_classes: true,
+        ..Sorting::default()
+    };
+    Sorter::new(FlowSeed::new(&[7; 16]), sorting)
+}
+
+/// A query and its answer, which is ordinary, or has as many aliases as fit into a packet, each a pointer to a name of 126
+/// labels.
+#[divan::bench(args = [false, true])]
+fn dns(bencher: Bencher, is_hostile: bool) {
+    let labels = if is_hostile { 126 } else { 3 };
+    let mut query = vec![0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    query.extend([1, b'a'].repeat(labels));
+    query.extend([0, 0, 1, 0, 1]);
+    let mut answer = query.clone();
+    answer[2] = 0x81;
+    answer[7] = 64;
+    if !is_hostile {
+        answer[7] = 3;
+        answer.extend([0xc0, 12, 0, 5, 0, 1, 0, 0, 0, 60, 0, 4, 1, b'b', 0xc0, 12]);
+        let record = |last| [0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 198, 51, 100, last];
+        answer.extend([record(1), record(2)].concat());
+    } else {
+        answer.extend([0xc0, 12, 0, 5, 0, 1, 0, 0, 0, 60, 0, 2, 0xc0, 12].repeat(64));
+    }
+    let packet = |source, destination, [from, to]: [u16; 2], payload: &[u8]| {
+        let builder = etherparse::PacketBuilder::ipv4(source, destination, 64);
+        let mut packet = Vec::new();
+        let written = builder.udp(from, to).write(&mut packet, payload);
+        written.expect("a packet is written");
+        let header = Header::parse(&packet).expect("a packet");
+        (header, packet)
+    };
+    let (client, server) = ([10, 1, 2, 3], [192, 0, 2, 53]);
+    let query = packet(client, server, [40_000, 53], &query);
+    let answer = packet(server, client, [53, 40_000], &answer);
+    let mut sorter = sorter();
+    let mut now = Duration::ZERO;
+    bencher.counter(ItemsCount::new(2u8)).bench_local(|| {
+        now += Duration::from_secs(1);
+        for (header, packet) in [&query, &answer] {
+            sorter.on_packet(now, black_box(header), packet, 1);
+        }
     });
 }
 

@@ -444,6 +444,8 @@ const REST: &str = "
 #classes = \"off\"
 # \"split\" ends TCP connections at both gateways and carries them as streams, over all paths at once.
 #tcp = \"packets\"
+# Hosts that resolve names for others: their DNS answers count for `domains` of rules of every host.
+#resolvers = [\"10.1.0.53\"]
 # What may wait for each peer.
 #queue = \"1MiB\"
 # Networks behind each peer, and the application of class \"datagram\" that carries packets to them.

@@ -12,14 +12,15 @@ mod member;
 mod values;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
+    net::IpAddr,
     ops::{Range, RangeInclusive},
 };
 
 use ipnet::IpNet;
 use keiro_config::{Located, Report, TableReader, choice, type_name};
-use keiro_ip::classes::DomainPattern;
+use keiro_ip::classes::{DomainPattern, PATTERNS_MAX};
 use keiro_model::fairness::{
     aimd::{Aimd, Provider},
     controller::{ControllerConfig, Weight},
@@ -37,7 +38,7 @@ use self::values::text;
 pub use self::values::{SPLIT_TABLE, UPLINK_TABLES};
 use self::values::{
     addresses, decrease, device_queues, domains, dscp, increase, interfaces, own_device, ports,
-    prefix, protocol, routing_table, tenant_id, tenants_max, unit, weight,
+    prefix, protocol, resolvers, routing_table, tenant_id, tenants_max, unit, weight,
 };
 pub(crate) use self::values::{is_forwarded, prefixes};
 pub(super) use self::{
@@ -142,6 +143,8 @@ pub struct Tenant {
     pub rules: Vec<TenantRule>,
     /// Whether what no rule matches is sorted into built-in classes.
     pub classes: Classes,
+    /// Hosts that resolve names for others.
+    pub resolvers: Vec<IpAddr>,
     /// The applications of the built-in classes, by that of the peer ([`TenantPeer::app`]).
     pub class_apps: BTreeMap<AppIndex, Vec<ClassApp>>,
 }
@@ -439,6 +442,7 @@ impl Reader<'_> {
         let controller = fields.optional(r, "controller", |v| choice(v, CONTROLLERS));
         let when_stopped = fields.optional(r, "when_stopped", |v| choice(v, WHEN_STOPPED));
         let classes = fields.optional(r, "classes", |v| choice(v, CLASSES));
+        let resolvers = fields.optional(r, "resolvers", resolvers);
         let device = fields.optional(r, "device", own_device);
         let device_queues = fields.optional(r, "device_queues", device_queues);
         let addresses = fields.optional(r, "addresses", addresses);
@@ -508,6 +512,7 @@ impl Reader<'_> {
             peers: tenant_peers,
             rules,
             classes: value(classes).unwrap_or_default(),
+            resolvers: value(resolvers).unwrap_or_default(),
             class_apps: BTreeMap::new(),
         };
         Some((tenant, spans))
@@ -543,9 +548,20 @@ impl Reader<'_> {
             let hint = "use prefixes and ranges of ports that cover more";
             self.report.add(&last.span_of("app"), message, hint);
         }
-        let mut read = Vec::new();
+        let mut read: Vec<TenantRule> = Vec::new();
+        let mut domains = BTreeSet::new();
         for fields in rules {
-            read.extend(self.tenant_rule(fields, &names.apps, spans));
+            let at = fields.span_of("domains");
+            let before = domains.len();
+            let rule = self.tenant_rule(fields, &names.apps, spans);
+            domains.extend(rule.iter().flat_map(|rule| rule.domains.clone()));
+            read.extend(rule);
+            if before <= PATTERNS_MAX && domains.len() > PATTERNS_MAX {
+                let message =
+                    format!("domains: more than {PATTERNS_MAX} names in rules of one tenant");
+                let hint = "write \"*.example.com\" for all names below it";
+                self.report.add(&at, message, hint);
+            }
         }
         read
     }

@@ -71,7 +71,11 @@ pub struct TenantSnapshot {
 pub struct ClassesSnapshot {
     /// By class and kind of evidence.
     pub sorted: Vec<SortedSnapshot>,
-    /// Flows with packets in the last minute that have carried most, at most 16.
+    /// TLS handshakes in several packets that were not read, because too many others were incomplete.
+    #[serde(default)]
+    pub unread_handshakes: u64,
+    /// Flows with packets in the last minute that have carried most, at most 16; none unless the request names the
+    /// tenant.
     pub flows: Vec<FlowSnapshot>,
 }
 

@@ -249,6 +249,7 @@ fn numbers_say_their_unit() {
         "pinned",
         "assigned",
         "path_now",
+        "unread_handshakes",
     ];
     let units = [
         "_seconds",

@@ -189,6 +189,8 @@ pub(crate) enum Command {
     },
     /// Every tenant in numbers.
     Tenants {
+        /// The tenant whose largest flows are wanted: looking for them takes time.
+        flows_of: Option<TenantId>,
         reply: SyncSender<Vec<TenantFigures>>,
     },
     /// Delays of these applications that were measured so far count no longer.
@@ -341,9 +343,12 @@ impl DataHandle {
         self.ask(|reply| Command::TakeTrace { peer, reply })
     }
 
-    /// Every tenant in numbers.
-    pub(crate) fn tenants(&self) -> Result<Vec<TenantFigures>, DataThreadGone> {
-        self.ask(|reply| Command::Tenants { reply })
+    /// Every tenant in numbers, with flows that of `flows_of` alone.
+    pub(crate) fn tenants(
+        &self,
+        flows_of: Option<TenantId>,
+    ) -> Result<Vec<TenantFigures>, DataThreadGone> {
+        self.ask(|reply| Command::Tenants { flows_of, reply })
     }
 
     fn ask<T>(&self, command: impl FnOnce(SyncSender<T>) -> Command) -> Result<T, DataThreadGone> {

@@ -224,8 +224,8 @@ impl DataThread {
     /// Answers what the control thread asks, which may have given up.
     fn handle_query(&mut self, now: Instant, command: Command) {
         match command {
-            Command::Tenants { reply } => {
-                let mut figures = self.tunnels.figures(now, &self.endpoint);
+            Command::Tenants { flows_of, reply } => {
+                let mut figures = self.tunnels.figures(now, &self.endpoint, flows_of);
                 for of in &mut figures {
                     self.streams.add_split_counts(of.id, &mut of.counts.stats);
                 }

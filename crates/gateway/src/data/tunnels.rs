@@ -227,7 +227,7 @@ impl Tunnels {
             Some(before) => (before.counts, before.flows),
             None => (Counts::default(), None),
         };
-        let flows = FlowSorter::of(now, setup.sorts, &setup.patterns, flows, &self.seed);
+        let flows = FlowSorter::of(now, &setup.sorting, flows, &self.seed);
         let mut tenant = Tenant::new(now, setup, counts);
         tenant.flows = flows;
         let peers: Vec<PeerId> = tenant.peers.keys().copied().collect();
@@ -498,8 +498,13 @@ impl Tunnels {
         self.out.bytes.clear();
     }
 
-    /// Every tenant in numbers.
-    pub(crate) fn figures(&self, now: Instant, endpoint: &Endpoint) -> Vec<TenantFigures> {
+    /// Every tenant in numbers, with flows that of `flows_of` alone.
+    pub(crate) fn figures(
+        &self,
+        now: Instant,
+        endpoint: &Endpoint,
+        flows_of: Option<TenantId>,
+    ) -> Vec<TenantFigures> {
         let figures = |(id, tenant): (&TenantId, &Tenant)| {
             let before = Some(TenantId(id.0.saturating_sub(1)));
             let of_peer = |peer: &PeerId| {
@@ -511,7 +516,10 @@ impl Tunnels {
                 has_device: self.devices.contains_key(&tenant.setup.device),
                 splits_tcp: tenant.setup.splits_tcp,
                 counts: tenant.counts.clone(),
-                sorted: tenant.flows.as_ref().map(|flows| flows.figures(now)),
+                sorted: tenant
+                    .flows
+                    .as_ref()
+                    .map(|flows| flows.figures(now, flows_of == Some(*id))),
                 peers: tenant.peers.keys().filter_map(of_peer).collect(),
                 preferred: tenant
                     .peers

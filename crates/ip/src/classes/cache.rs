@@ -60,6 +60,17 @@ impl<V: Aged> Cache<V> {
         Some(set.swap_remove(place).1)
     }
 
+    pub(super) fn clear(&mut self) {
+        self.sets.iter_mut().for_each(Vec::clear);
+    }
+
+    /// Drops values that `keep` refuses; it may change the others.
+    pub(super) fn retain(&mut self, mut keep: impl FnMut(&mut V) -> bool) {
+        for set in &mut self.sets {
+            set.retain_mut(|(_, value)| keep(value));
+        }
+    }
+
     pub(super) fn values(&self) -> impl Iterator<Item = &V> {
         self.sets.iter().flatten().map(|(_, value)| value)
     }

@@ -3,12 +3,15 @@
 //! Only an answer to a query that has passed counts, with its number and question, from the server that was asked, to the port that
 //! asked. What a client has learned is its own. Where names are resolved by a server in the client's network, the queries
 //! that pass are that server's: so an address has a second entry for all clients, as long as all names say the same of it.
+//! Any host can make such an entry, so that it gives the class of a flow alone, and no rule's name, unless a resolver that is
+//! configured has made it. What one client can make within a time is bounded: it cannot displace the names of others
+//! that are in use.
 
 use std::{net::IpAddr, time::Duration};
 
 use super::{
     cache::{Aged, Cache},
-    names::{NAME_BYTES_MAX, Named, Names},
+    names::{NAME_BYTES_MAX, Named, Names, PatternId},
 };
 use crate::{
     FlowKey, Ports,
@@ -25,8 +28,19 @@ const ADDRESSES_MAX: usize = 16_384;
 const NAME_TIMES: [Duration; 2] = [Duration::from_secs(300), Duration::from_secs(86_400)];
 /// Records of an answer that are read. Ours: 512 bytes have room for 30.
 const RECORDS_MAX: usize = 64;
+/// Addresses of an answer that get its name. Ours: clients try the first few.
+const ANSWER_ADDRESSES_MAX: usize = 16;
+/// Aliases of an answer that are compared with the patterns. Ours: resolvers follow about as many.
+const ALIASES_MAX: usize = 8;
 /// Labels of a name and pointers in it (RFC 1035 §4.1.4) that are followed. Ours: a name has at most 127 labels.
 const PARTS_MAX: usize = 160;
+/// Clients whose rate of learning is known.
+const LEARNERS_MAX: usize = 1024;
+/// One address in this time. Ours: with two entries of each address, one client fills the table in two minutes, and what
+/// is used in that time stays. A resolver for an office of 500 learns some 20 in a second.
+const LEARN_INTERVAL: Duration = Duration::from_micros(1_000_000 / 64);
+/// So much earlier than with even intervals: 512 addresses at once.
+const LEARN_BURST: Duration = Duration::from_secs(8);
 
 const HEADER_BYTES: usize = 12;
 const TYPE_A: u16 = 1;
@@ -39,6 +53,8 @@ pub(super) const PORT: u16 = 53;
 pub(super) struct Resolved {
     queries: Cache<Query>,
     addresses: Cache<Address>,
+    learners: Cache<Learner>,
+    resolvers: Vec<IpAddr>,
 }
 
 struct Query {
@@ -52,6 +68,24 @@ struct Address {
     /// Names say different things of it.
     is_ambiguous: bool,
     ends: Duration,
+    /// When it was learned or a flow began with it.
+    used: Duration,
+}
+
+/// A client whose answers have passed.
+struct Learner {
+    /// When the next address would be due, with even intervals.
+    next: Duration,
+}
+
+/// For which clients an address has a name.
+#[derive(Clone, Copy)]
+enum Clients {
+    One(IpAddr),
+    /// All, as a configured resolver has said.
+    OfResolvers,
+    /// All, as any host has said.
+    All,
 }
 
 /// A UDP payload between a client and port 53.
@@ -77,16 +111,41 @@ impl Aged for Query {
 
 impl Aged for Address {
     fn age_rank(&self) -> u64 {
-        self.ends.as_nanos() as u64
+        self.used.as_nanos() as u64
+    }
+}
+
+impl Aged for Learner {
+    fn age_rank(&self) -> u64 {
+        self.next.as_nanos() as u64
     }
 }
 
 impl Resolved {
-    pub(super) fn new() -> Self {
+    /// `resolvers`: hosts whose answers give names for all clients.
+    pub(super) fn new(resolvers: &[IpAddr]) -> Self {
         Self {
             queries: Cache::new(QUERIES_MAX),
             addresses: Cache::new(ADDRESSES_MAX),
+            learners: Cache::new(LEARNERS_MAX),
+            resolvers: resolvers.to_vec(),
         }
+    }
+
+    /// Goes on with other patterns, of which `number` gives the one in place of an old one.
+    pub(super) fn follow(
+        &mut self,
+        resolvers: &[IpAddr],
+        number: impl Fn(PatternId) -> Option<PatternId>,
+    ) {
+        if !self.resolvers.iter().all(|of| resolvers.contains(of)) {
+            self.addresses.clear();
+        }
+        self.resolvers = resolvers.to_vec();
+        self.addresses.retain(|address| {
+            address.named.rule = address.named.rule.and_then(&number);
+            true
+        });
     }
 
     pub(super) fn on_query(&mut self, now: Duration, seed: &FlowSeed, sent: &Exchange<'_>) {
@@ -130,30 +189,19 @@ impl Resolved {
         if is_error || is_late || reader.skip(4).is_none() {
             return;
         }
-        let mut named = names.named(&name);
-        let mut addresses = Vec::new();
-        for _ in 0..usize::from(answers).min(RECORDS_MAX) {
-            let Some(record) = reader.record() else {
-                break;
-            };
-            match record {
-                Record::Alias(alias) if named.class.is_none() => {
-                    named.class = names.named(&alias).class;
-                }
-                Record::Address(address, ttl) => addresses.push((address, ttl)),
-                Record::Alias(_) | Record::Other => {}
-            }
-        }
+        let (named, addresses) = reader.addresses(answers, names, &name);
+        let of_all = match self.resolvers.contains(&got.client) {
+            true => Clients::OfResolvers,
+            false => Clients::All,
+        };
         for (address, ttl) in addresses {
+            if !self.may_learn(now, seed, got.client) {
+                break;
+            }
             let ends = now + ttl.clamp(NAME_TIMES[0], NAME_TIMES[1]);
-            self.learn(
-                now,
-                address_key(seed, Some(got.client), address),
-                named,
-                ends,
-                false,
-            );
-            self.learn(now, address_key(seed, None, address), named, ends, true);
+            for clients in [Clients::One(got.client), of_all] {
+                self.learn(now, seed, clients, address, named, ends);
+            }
         }
     }
 
@@ -165,24 +213,59 @@ impl Resolved {
         client: IpAddr,
         address: IpAddr,
     ) -> Option<Named> {
-        for client in [Some(client), None] {
-            if let Some(found) = self.addresses.get_mut(address_key(seed, client, address))
+        for clients in [Clients::One(client), Clients::OfResolvers, Clients::All] {
+            let key = address_key(seed, clients, address);
+            if let Some(found) = self.addresses.get_mut(key)
                 && found.ends > now
             {
+                found.used = now;
                 return (!found.is_ambiguous && !found.named.is_nothing()).then_some(found.named);
             }
         }
         None
     }
 
+    /// Open queries, addresses and clients.
+    #[cfg(test)]
+    pub(super) fn sizes(&self) -> [usize; 3] {
+        let (queries, addresses) = (self.queries.values(), self.addresses.values());
+        let learners = self.learners.values();
+        [queries.count(), addresses.count(), learners.count()]
+    }
+
+    /// Whether a client may have another address with a name, which it then has.
+    fn may_learn(&mut self, now: Duration, seed: &FlowSeed, client: IpAddr) -> bool {
+        let key = learner_key(seed, client);
+        let before = self.learners.get_mut(key).map(|learner| learner.next);
+        let next = before.unwrap_or_default().max(now) + LEARN_INTERVAL;
+        let may = next <= now + LEARN_BURST;
+        if may {
+            self.learners.insert(key, Learner { next });
+        }
+        may
+    }
+
     /// The newest name counts for a client. For all clients it counts if it says what the one before said.
-    fn learn(&mut self, now: Duration, key: u64, named: Named, ends: Duration, of_all: bool) {
+    fn learn(
+        &mut self,
+        now: Duration,
+        seed: &FlowSeed,
+        clients: Clients,
+        address: IpAddr,
+        mut named: Named,
+        ends: Duration,
+    ) {
+        if matches!(clients, Clients::All) {
+            named.rule = None;
+        }
+        let key = address_key(seed, clients, address);
         let before = self.addresses.get_mut(key).filter(|of| of.ends > now);
-        let is_ambiguous = of_all && before.is_some_and(|of| of.is_ambiguous || of.named != named);
+        let differs = before.is_some_and(|of| of.is_ambiguous || !of.named.is_like(&named));
         let address = Address {
             named,
-            is_ambiguous,
+            is_ambiguous: differs && !matches!(clients, Clients::One(_)),
             ends,
+            used: now,
         };
         self.addresses.insert(key, address);
     }
@@ -190,7 +273,8 @@ impl Resolved {
 
 enum Record {
     Address(IpAddr, Duration),
-    Alias(String),
+    /// Where in the message its name begins.
+    Alias(usize),
     Other,
 }
 
@@ -266,8 +350,52 @@ impl<'a> Reader<'a> {
         None
     }
 
+    /// What the question's name or an alias says, and the addresses with their times to live.
+    fn addresses(
+        &mut self,
+        answers: u16,
+        names: &Names,
+        question: &str,
+    ) -> (Named, Vec<(IpAddr, Duration)>) {
+        let mut named = names.named(question);
+        let mut addresses = Vec::new();
+        let mut aliases = 0;
+        for _ in 0..usize::from(answers).min(RECORDS_MAX) {
+            let Some(record) = self.record() else {
+                break;
+            };
+            match record {
+                Record::Alias(at) if named.class.is_none() && aliases < ALIASES_MAX => {
+                    aliases += 1;
+                    let message = self.message;
+                    let alias = Reader { message, at }.name();
+                    named.class = alias.and_then(|alias| names.named(&alias).class);
+                }
+                Record::Address(address, ttl) if addresses.len() < ANSWER_ADDRESSES_MAX => {
+                    addresses.push((address, ttl));
+                }
+                Record::Alias(_) | Record::Address(..) | Record::Other => {}
+            }
+        }
+        (named, addresses)
+    }
+
+    /// Passes a name without reading it.
+    fn skip_name(&mut self) -> Option<()> {
+        for _ in 0..PARTS_MAX {
+            let length = *self.skip(1)?.first()?;
+            match length >> 6 {
+                0 if length == 0 => return Some(()),
+                0 => self.skip(length.into())?,
+                3 => return self.skip(1).map(|_| ()),
+                _ => return None,
+            };
+        }
+        None
+    }
+
     fn record(&mut self) -> Option<Record> {
-        self.name()?;
+        self.skip_name()?;
         let (kind, class) = (self.u16()?, self.u16()?);
         let ttl = u32::from_be_bytes(self.skip(4)?.try_into().ok()?);
         let length = usize::from(self.u16()?);
@@ -283,10 +411,7 @@ impl<'a> Reader<'a> {
                 let octets: [u8; 16] = data.try_into().ok()?;
                 Record::Address(octets.into(), ttl)
             }
-            (CLASS_IN, TYPE_CNAME) => {
-                let message = self.message;
-                Record::Alias(Reader { message, at: start }.name()?)
-            }
+            (CLASS_IN, TYPE_CNAME) => Record::Alias(start),
             _ => Record::Other,
         })
     }
@@ -304,12 +429,25 @@ fn query_key(seed: &FlowSeed, of: &Exchange<'_>, id: u16) -> u64 {
     })
 }
 
-/// `client`: `None` for all.
-fn address_key(seed: &FlowSeed, client: Option<IpAddr>, address: IpAddr) -> u64 {
+fn address_key(seed: &FlowSeed, clients: Clients, address: IpAddr) -> u64 {
+    let (source, protocol) = match clients {
+        Clients::One(client) => (client, 1),
+        Clients::All => (address, 2),
+        Clients::OfResolvers => (address, 3),
+    };
     seed.number(&FlowKey {
-        source: client.unwrap_or(address),
+        source,
         destination: address,
-        protocol: 1 + u8::from(client.is_none()),
+        protocol,
+        part: Part::All,
+    })
+}
+
+fn learner_key(seed: &FlowSeed, client: IpAddr) -> u64 {
+    seed.number(&FlowKey {
+        source: client,
+        destination: client,
+        protocol: 4,
         part: Part::All,
     })
 }

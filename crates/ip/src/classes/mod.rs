@@ -1,8 +1,8 @@
 //! Sorts IP flows into built-in classes, without rules for them.
 //!
 //! [`Sorter`] sees the packets of one tenant in both directions. It decides once per flow, from the first evidence
-//! that it finds; the strongest counts: the server's name in a TLS handshake ([`tls`]), a port that one kind of traffic
-//! uses ([`ports`]), the form of the first packets ([`media`]), the name by which the client asked for the server's
+//! that it finds; the strongest counts: a port that one kind of traffic uses ([`ports`]), the server's name in a TLS
+//! handshake ([`tls`]), the form of the first packets ([`media`]), the name by which the client asked for the server's
 //! address ([`dns`], [`names`]), the DSCP, a common port. Later a flow may become bulk, by what it carries, and
 //! nothing else ([`flow`]). Payloads are read and not kept, apart from the begin of a few TLS handshakes that span
 //! packets. All tables are bounded, and forget what was used longest ago.
@@ -21,8 +21,8 @@ mod sorter;
 mod tests;
 mod tls;
 
-pub use names::{DomainPattern, PatternError, PatternId};
-pub use sorter::{Count, FlowFigures, Sorted, Sorter};
+pub use names::{DomainPattern, PATTERNS_MAX, PatternError, PatternId};
+pub use sorter::{Count, FlowFigures, Sorted, Sorter, Sorting};
 
 /// Kinds of traffic with different needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,10 +53,10 @@ pub enum Evidence {
     Media,
     /// A protocol above IP, as ICMP.
     Protocol(u8),
-    /// A port that one kind of traffic uses.
-    Port(u16),
     /// The server's name, from the TLS handshake.
     Sni(&'static str),
+    /// A port that one kind of traffic uses.
+    Port(u16),
     /// It has carried as much at a stretch as only bulk traffic does.
     Volume,
 }
@@ -93,8 +93,8 @@ impl Evidence {
         "dns",
         "media",
         "protocol",
-        "port",
         "sni",
+        "port",
         "volume",
     ];
 
@@ -112,8 +112,8 @@ impl Evidence {
             Self::Dns(_) => 3,
             Self::Media => 4,
             Self::Protocol(_) => 5,
-            Self::Port(_) => 6,
-            Self::Sni(_) => 7,
+            Self::Sni(_) => 6,
+            Self::Port(_) => 7,
             Self::Volume => 8,
         }
     }

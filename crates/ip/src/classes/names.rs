@@ -6,8 +6,8 @@ use super::{BuiltInClass, known_names::KNOWN_NAMES};
 
 /// Longest name in DNS (RFC 1035 §2.3.4), as text.
 pub(super) const NAME_BYTES_MAX: usize = 253;
-/// Patterns of one tenant's rules. Ours.
-pub(super) const PATTERNS_MAX: usize = 4096;
+/// Different patterns of one tenant's rules. Ours.
+pub const PATTERNS_MAX: usize = 4096;
 
 /// A domain name of a rule: `zoom.us` is the name alone, `*.zoom.us` the name and all below it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,7 +17,7 @@ pub struct DomainPattern {
     with_subdomains: bool,
 }
 
-/// The place of a pattern in the list that [`Sorter::new`](super::Sorter::new) got.
+/// The place of a pattern in [`Sorting::patterns`](super::Sorting::patterns).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PatternId(pub u16);
 
@@ -43,6 +43,8 @@ pub(super) struct Names {
     known: BTreeMap<&'static str, BuiltInClass>,
     /// Exact names, and names with what is below them.
     rules: [BTreeMap<String, PatternId>; 2],
+    /// Of the pattern with most of them that stands for several names.
+    labels_max: usize,
 }
 
 impl DomainPattern {
@@ -91,13 +93,18 @@ impl Names {
     pub(super) fn new(with_known: bool, patterns: &[DomainPattern]) -> Self {
         let known = KNOWN_NAMES.iter().filter(|_| with_known);
         let known = known.flat_map(|(class, names)| names.iter().map(|name| (*name, *class)));
+        let known: BTreeMap<&str, BuiltInClass> = known.collect();
         let mut rules = [BTreeMap::new(), BTreeMap::new()];
         for (number, pattern) in (0..PATTERNS_MAX as u16).zip(patterns) {
             let of = &mut rules[usize::from(pattern.with_subdomains)];
             of.insert(pattern.domain.clone(), PatternId(number));
         }
+        let labels = |name: &str| name.split('.').count();
+        let of_rules = rules[1].keys().map(|name: &String| labels(name));
+        let labels_max = known.keys().map(|name| labels(name)).chain(of_rules).max();
         Self {
-            known: known.collect(),
+            labels_max: labels_max.unwrap_or_default(),
+            known,
             rules,
         }
     }
@@ -108,26 +115,49 @@ impl Names {
             rule: self.rules[0].get(name).copied(),
             class: None,
         };
-        let mut rest = name;
-        loop {
+        for suffix in self.suffixes(name) {
             if named.rule.is_none() {
-                named.rule = self.rules[1].get(rest).copied();
+                named.rule = self.rules[1].get(suffix).copied();
             }
             if named.class.is_none() {
-                let found = self.known.get_key_value(rest);
+                let found = self.known.get_key_value(suffix);
                 named.class = found.map(|(pattern, class)| (*class, *pattern));
             }
-            match rest.split_once('.') {
-                Some((_, parent)) => rest = parent,
-                None => return named,
-            }
         }
+        named
+    }
+
+    /// The pattern that stands for all names that `pattern` stands for: itself, or the longest above it.
+    pub(super) fn covering(&self, pattern: &DomainPattern) -> Option<PatternId> {
+        let same = self.rules[usize::from(pattern.with_subdomains)].get(&pattern.domain);
+        let above = || {
+            let mut suffixes = self.suffixes(&pattern.domain);
+            suffixes.find_map(|suffix| self.rules[1].get(suffix))
+        };
+        same.or_else(above).copied()
+    }
+
+    /// A name without its first labels, from the longest that is not longer than all patterns.
+    fn suffixes<'a>(&self, name: &'a str) -> impl Iterator<Item = &'a str> + use<'a> {
+        let mut dots = name.rmatch_indices('.');
+        let start = match self.labels_max {
+            0 => None,
+            labels => Some(dots.nth(labels - 1).map_or(0, |(dot, _)| dot + 1)),
+        };
+        let longest = start.map(|start| &name[start..]);
+        std::iter::successors(longest, |rest| Some(rest.split_once('.')?.1))
     }
 }
 
 impl Named {
     pub(super) fn is_nothing(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Whether packets are treated alike, whichever pattern of a class the names match.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        let class = |of: &Self| of.class.map(|(class, _)| class);
+        self.rule == other.rule && class(self) == class(other)
     }
 }
 

@@ -30,14 +30,25 @@ const HTTPS: u16 = 443;
 
 /// Sorts a tenant's packets.
 pub struct Sorter {
-    /// There are classes, not names of rules alone.
-    has_classes: bool,
+    sorting: Sorting,
     seed: FlowSeed,
     names: Names,
     resolved: Resolved,
     waiting: Waiting,
     flows: Cache<Flow>,
     counts: [[Count; Evidence::KINDS.len()]; BuiltInClass::ALL.len() + 1],
+}
+
+/// What a tenant's packets are sorted by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sorting {
+    /// By built-in classes, not names of rules alone.
+    pub has_classes: bool,
+    /// Names of rules, whose places [`Sorted::name`] gives; those beyond [`PATTERNS_MAX`](super::PATTERNS_MAX) are
+    /// left out.
+    pub patterns: Vec<DomainPattern>,
+    /// Hosts that resolve names for others: the names of rules that their answers give addresses are for all hosts.
+    pub resolvers: Vec<IpAddr>,
 }
 
 /// What a packet's flow is.
@@ -69,18 +80,57 @@ pub struct FlowFigures {
     pub bytes: u64,
 }
 
+/// Sizes of the tables.
+#[cfg(test)]
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) flows: usize,
+    pub(super) queries: usize,
+    pub(super) addresses: usize,
+    pub(super) learners: usize,
+    pub(super) handshake_bytes: usize,
+}
+
 impl Sorter {
-    /// Sorts into built-in classes if `has_classes`, and by `patterns`, whose places [`Sorted::name`] gives.
-    pub fn new(seed: FlowSeed, has_classes: bool, patterns: &[DomainPattern]) -> Self {
+    pub fn new(seed: FlowSeed, sorting: Sorting) -> Self {
         Self {
-            has_classes,
             seed,
-            names: Names::new(has_classes, patterns),
-            resolved: Resolved::new(),
+            names: Names::new(sorting.has_classes, &sorting.patterns),
+            resolved: Resolved::new(&sorting.resolvers),
             waiting: Waiting::default(),
             flows: Cache::new(FLOWS_MAX),
             counts: Default::default(),
+            sorting,
         }
+    }
+
+    /// Sorts by something else from now on. Flows keep their class, and the name of a rule that is there as before
+    /// or covered by another one. Names that are new count for flows and DNS answers that come. Where classes begin or
+    /// end, flows without a rule's name are sorted anew.
+    pub fn follow(&mut self, sorting: Sorting) {
+        if sorting == self.sorting {
+            return;
+        }
+        self.names = Names::new(sorting.has_classes, &sorting.patterns);
+        let patterns = self.sorting.patterns.iter();
+        let numbers: Vec<Option<PatternId>> = patterns.map(|of| self.names.covering(of)).collect();
+        let number = |before: PatternId| *numbers.get(usize::from(before.0))?;
+        self.resolved.follow(&sorting.resolvers, number);
+        let has_other_classes = sorting.has_classes != self.sorting.has_classes;
+        self.flows.retain(|flow| {
+            flow.rule = flow.rule.and_then(number);
+            if has_other_classes {
+                flow.class = None;
+                flow.evidence = Evidence::None;
+            }
+            !has_other_classes || flow.rule.is_some()
+        });
+        if has_other_classes {
+            self.counts = Default::default();
+            let flows = self.flows.values().count() as u64;
+            count_of(&mut self.counts, (None, Evidence::None)).flows = flows;
+        }
+        self.sorting = sorting;
     }
 
     /// Takes a packet of either direction, `packets` of the wire if it is a large one; `now` since any begin.
@@ -98,6 +148,7 @@ impl Sorter {
         let number = self.seed.number(&key.of_both_directions());
         let known = self.flows.get_mut(number);
         let is_same = known.is_some_and(|flow| is_same(now, flow, header, packet));
+        self.waiting.on_time(now);
         if !is_same {
             self.begin(now, number, key, header);
         }
@@ -106,9 +157,10 @@ impl Sorter {
         };
         let before = (flow.class, flow.evidence);
         if !matches!(flow.opening, Opening::Done) {
-            look(flow, self.has_classes, header, packet);
+            look(flow, &self.sorting, header, packet);
         }
-        flow.on_carried(now, packets, packet.len() as u64, self.has_classes);
+        let has_classes = self.sorting.has_classes;
+        flow.on_carried(now, packets, packet.len() as u64, has_classes);
         let reads_handshake = matches!(flow.opening, Opening::Handshake(_));
         if header.protocol == protocol::UDP && has_port(header, dns::PORT) {
             self.on_dns(now, header, packet);
@@ -142,9 +194,27 @@ impl Sorter {
         largest.into_iter().map(figures).collect()
     }
 
+    /// TLS handshakes in several packets that were not read, because too many others were incomplete.
+    pub fn unread_handshakes(&self) -> u64 {
+        self.waiting.displaced()
+    }
+
     /// How many flows are known.
     pub fn flows(&self) -> usize {
         self.flows.values().count()
+    }
+
+    /// How much is kept.
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> Kept {
+        let [queries, addresses, learners] = self.resolved.sizes();
+        Kept {
+            flows: self.flows(),
+            queries,
+            addresses,
+            learners,
+            handshake_bytes: self.waiting.bytes(),
+        }
     }
 
     /// A flow, by the key of either direction.
@@ -156,8 +226,9 @@ impl Sorter {
     /// A flow that was not known.
     fn begin(&mut self, now: Duration, number: u64, key: FlowKey, header: &Header) {
         let mut flow = Flow::new(now, key);
+        self.waiting.forget(number);
         flow.is_tunnel = ports::is_tunnel(header);
-        if self.has_classes {
+        if self.sorting.has_classes {
             for (class, evidence) in [ports::class_of(header), ports::class_of_dscp(header)]
                 .into_iter()
                 .flatten()
@@ -202,7 +273,9 @@ impl Sorter {
         let Some((sequence, data)) = tcp_data(header, packet) else {
             return;
         };
-        let hello = self.waiting.on_bytes(now, number, sequence, data);
+        let hello = self
+            .waiting
+            .on_bytes(now, header.source, number, sequence, data);
         let Some(flow) = self.flows.get_mut(number) else {
             return;
         };
@@ -277,9 +350,9 @@ fn is_same(now: Duration, flow: &Flow, header: &Header, packet: &[u8]) -> bool {
 }
 
 /// Looks at one of a flow's first packets.
-fn look(flow: &mut Flow, has_classes: bool, header: &Header, packet: &[u8]) {
+fn look(flow: &mut Flow, sorting: &Sorting, header: &Header, packet: &[u8]) {
     match &mut flow.opening {
-        Opening::Form(form) if has_classes && form.is_open() => {
+        Opening::Form(form) if sorting.has_classes && form.is_open() => {
             let payload = packet.get(header.transport + UDP_HEADER_BYTES..);
             match form.on_payload(payload.unwrap_or_default()) {
                 Seen::Media => {
@@ -300,7 +373,10 @@ fn look(flow: &mut Flow, has_classes: bool, header: &Header, packet: &[u8]) {
             if tcp_data(header, packet).is_some() {
                 *packets += 1;
             }
-            if *packets > HANDSHAKE_PACKETS_MAX || matches!(flow.evidence, Evidence::Port(_)) {
+            // The port decides about the class, and the name about a rule.
+            let has_class = matches!(flow.evidence, Evidence::Port(_));
+            let is_known = has_class && sorting.patterns.is_empty();
+            if *packets > HANDSHAKE_PACKETS_MAX || is_known {
                 flow.opening = Opening::Done;
             }
         }

@@ -6,11 +6,28 @@ mod packets;
 use std::{net::IpAddr, time::Duration};
 
 use self::packets::{Pair, answer, client_hello, query, quic_initial, rtp, stun};
-use super::{BuiltInClass, DomainPattern, Evidence, PatternId, Sorter};
+use super::{BuiltInClass, DomainPattern, Evidence, PatternId, Sorter, Sorting};
 use crate::{FlowKey, flow::FlowSeed, protocol};
 
 fn sorter() -> Sorter {
-    Sorter::new(FlowSeed::new(&[3; 16]), true, &[])
+    sorter_of(sorting(true, &[]))
+}
+
+fn sorter_of(sorting: Sorting) -> Sorter {
+    Sorter::new(FlowSeed::new(&[3; 16]), sorting)
+}
+
+fn sorting(has_classes: bool, patterns: &[&str]) -> Sorting {
+    let patterns = patterns.iter().map(|text| pattern(text));
+    Sorting {
+        has_classes,
+        patterns: patterns.collect(),
+        resolvers: Vec::new(),
+    }
+}
+
+fn pattern(text: &str) -> DomainPattern {
+    text.parse().expect("a pattern")
 }
 
 fn pair(protocol: u8, server_port: u16) -> Pair {
@@ -48,13 +65,20 @@ fn send(
 
 /// A client asks for a name and gets addresses.
 fn resolve(sorter: &mut Sorter, now: Duration, name: &str, alias: Option<&str>, to: &[IpAddr]) {
+    let client = pair(protocol::UDP, 53).client;
+    let aliases: Vec<&str> = alias.into_iter().collect();
+    resolve_for(sorter, now, client, &answer(77, name, &aliases, to), name);
+}
+
+/// A client asks for a name and gets this answer.
+fn resolve_for(sorter: &mut Sorter, now: Duration, client: IpAddr, answer: &[u8], name: &str) {
     let dns = Pair {
+        client,
         server: address("192.0.2.53"),
         ..pair(protocol::UDP, 53)
     };
     send(sorter, now, &dns, true, &dns.packet(&query(77, name), 0));
-    let answer = answer(77, name, alias, to);
-    send(sorter, now, &dns, false, &dns.packet(&answer, 0));
+    send(sorter, now, &dns, false, &dns.packet(answer, 0));
 }
 
 #[test]
@@ -170,7 +194,7 @@ fn only_the_answer_to_a_query_from_the_server_that_was_asked_counts() {
         server: address("192.0.2.53"),
         ..pair(protocol::UDP, 53)
     };
-    let forged = |of: Pair, id, name: &str| (of, answer(id, name, None, &[zoom.server]));
+    let forged = |of: Pair, id, name: &str| (of, answer(id, name, &[], &[zoom.server]));
     let elsewhere = Pair {
         server: address("192.0.2.54"),
         ..dns
@@ -206,7 +230,7 @@ fn only_the_answer_to_a_query_from_the_server_that_was_asked_counts() {
     // The second answer to one query, and a late one.
     let mut sorter = sorter();
     resolve(&mut sorter, at(0), "www.example", None, &[zoom.server]);
-    let second = answer(77, "www.example", Some("zoom.us"), &[zoom.server]);
+    let second = answer(77, "www.example", &["zoom.us"], &[zoom.server]);
     send(&mut sorter, at(0), &dns, false, &dns.packet(&second, 0));
     let found = send(&mut sorter, at(1), &zoom, true, &zoom.packet(&[], 200));
     assert_eq!(found.0, None);
@@ -315,33 +339,277 @@ fn a_flow_becomes_bulk_once_and_stays_so() {
 
 #[test]
 fn names_of_rules_are_found_without_classes() {
-    let patterns: Vec<DomainPattern> = ["*.zoom.us", "erp.example"]
-        .map(|text| text.parse().expect("a pattern"))
-        .into();
-    let mut sorter = Sorter::new(FlowSeed::new(&[4; 16]), false, &patterns);
+    let mut sorter = sorter_of(sorting(false, &["*.zoom.us", "erp.example"]));
     let erp = pair(protocol::TCP, 22);
     resolve(&mut sorter, at(0), "erp.example", None, &[erp.server]);
     let sorted = sorter.on_packet(at(1), &erp.header(true), &erp.packet(&[], 60), 1);
     assert_eq!((sorted.class, sorted.name), (None, Some(PatternId(1))));
 }
 
+/// What is known of a flow that begins, of this client to this server.
+fn begins(
+    sorter: &mut Sorter,
+    now: Duration,
+    client: IpAddr,
+    server: IpAddr,
+    client_port: u16,
+) -> (Option<BuiltInClass>, Option<PatternId>) {
+    let flow = Pair {
+        client,
+        server,
+        client_port,
+        ..pair(protocol::UDP, 9000)
+    };
+    let sorted = sorter.on_packet(now, &flow.header(true), &flow.packet(&[], 200), 1);
+    (sorted.class, sorted.name)
+}
+
+#[test]
+fn a_rule_takes_names_of_its_own_client_and_of_resolvers_and_a_class_those_of_all() {
+    let mut of = sorting(true, &["*.zoom.us"]);
+    let resolver = address("10.1.0.53");
+    of.resolvers = vec![resolver];
+    let mut sorter = sorter_of(of);
+    let [asker, other] = [address("10.1.0.7"), address("10.1.0.8")];
+    let [first, second] = [address("198.51.100.1"), address("198.51.100.2")];
+    let to = |server| answer(77, "eu.zoom.us", &[], &[server]);
+    resolve_for(&mut sorter, at(0), asker, &to(first), "eu.zoom.us");
+    resolve_for(&mut sorter, at(0), resolver, &to(second), "eu.zoom.us");
+    let (voice, rule) = (Some(BuiltInClass::Voice), Some(PatternId(0)));
+    assert_eq!(begins(&mut sorter, at(1), asker, first, 1), (voice, rule));
+    assert_eq!(begins(&mut sorter, at(1), other, first, 1), (voice, None));
+    assert_eq!(begins(&mut sorter, at(1), other, second, 1), (voice, rule));
+    // A host cannot take that away.
+    let answer = answer(77, "www.example", &[], &[second]);
+    resolve_for(&mut sorter, at(2), asker, &answer, "www.example");
+    assert_eq!(begins(&mut sorter, at(2), other, second, 2), (voice, rule));
+}
+
+#[test]
+fn names_of_one_class_agree_on_an_address() {
+    let mut sorter = sorter();
+    let server = address("198.51.100.1");
+    for name in ["www.office.com", "outlook.office365.com"] {
+        resolve(&mut sorter, at(0), name, None, &[server]);
+    }
+    let found = begins(&mut sorter, at(1), address("10.1.0.8"), server, 1);
+    assert_eq!(found.0, Some(BuiltInClass::Web));
+}
+
+#[test]
+fn one_client_cannot_displace_names_that_others_use() {
+    let mut sorter = sorter();
+    let server = |set: u8, number: u8| IpAddr::from([198, 18 + set, 7, number]);
+    for number in 0..100 {
+        resolve(&mut sorter, at(0), "eu.zoom.us", None, &[server(0, number)]);
+    }
+    for number in 0..3_000u32 {
+        let [.., high, low] = number.to_be_bytes();
+        let to: Vec<IpAddr> = (0..64)
+            .map(|last| IpAddr::from([20, high, low, last]))
+            .collect();
+        let mut answer = answer(77, "www.example", &[], &to);
+        // Its records live for a day.
+        let head = query(77, "www.example").len();
+        for record in answer[head..].chunks_exact_mut(16) {
+            record[6..10].copy_from_slice(&86_400u32.to_be_bytes());
+        }
+        let client = address("10.1.0.66");
+        let now = Duration::from_millis(10 * u64::from(number));
+        resolve_for(&mut sorter, now, client, &answer, "www.example");
+    }
+    let client = address("10.1.0.7");
+    let known = (0..100).filter(|number| {
+        let found = begins(&mut sorter, at(30), client, server(0, *number), 1);
+        found.0.is_some()
+    });
+    assert_eq!(known.count(), 100);
+}
+
+#[test]
+fn of_an_answer_the_first_aliases_and_addresses_are_read() {
+    let mut sorter = sorter();
+    let client = address("10.1.0.7");
+    let to: Vec<IpAddr> = (0..20).map(|last| IpAddr::from([20, 0, 0, last])).collect();
+    let mut aliases = ["a.example"; 8];
+    aliases[7] = "x.zoom.us";
+    let whole = answer(77, "cdn.example", &aliases, &to);
+    resolve_for(&mut sorter, at(0), client, &whole, "cdn.example");
+    let is_voice = |server: &&IpAddr| begins(&mut sorter, at(1), client, **server, 1).0.is_some();
+    assert_eq!(to.iter().filter(is_voice).count(), 16);
+    let mut sorter = self::sorter();
+    let aliases = [&["a.example"; 8][..], &["x.zoom.us"]].concat();
+    let long = answer(77, "cdn.example", &aliases, &to);
+    resolve_for(&mut sorter, at(0), client, &long, "cdn.example");
+    assert_eq!(begins(&mut sorter, at(1), client, to[0], 1).0, None);
+}
+
+/// Sends a ClientHello in two segments, the first with this sequence number; what the flow then is.
+fn hello(sorter: &mut Sorter, now: Duration, of: &Pair, sequence: u32, name: &str) -> Evidence {
+    let bytes = client_hello(name, 1500);
+    let (first, second) = bytes.split_at(1348);
+    let segment = of.segment(sequence, 0x10, first);
+    send(sorter, now, of, true, &segment);
+    let segment = of.segment(sequence + first.len() as u32, 0x18, second);
+    send(sorter, now, of, true, &segment).1
+}
+
+#[test]
+fn unfinished_handshakes_of_a_client_take_no_place_of_others() {
+    let mut sorter = sorter();
+    let begin = &client_hello("zoom.us", 1500)[..6];
+    for client_port in 20_001..20_500 {
+        let flow = Pair {
+            client: address("10.1.0.66"),
+            client_port,
+            ..pair(protocol::TCP, 443)
+        };
+        let segment = flow.segment(1, 0x18, begin);
+        send(&mut sorter, at(0), &flow, true, &segment);
+    }
+    let web = pair(protocol::TCP, 443);
+    let found = hello(&mut sorter, at(0), &web, 100, "eu.zoom.us");
+    assert_eq!(found, Evidence::Sni("zoom.us"));
+    assert_eq!(sorter.unread_handshakes(), 499 - 8);
+    // Nor do those of very many clients.
+    for last in 0..250 {
+        let flow = Pair {
+            client: IpAddr::from([10, 1, 1, last]),
+            ..web
+        };
+        let segment = flow.segment(1, 0x18, begin);
+        send(&mut sorter, at(0), &flow, true, &segment);
+    }
+    let next = Pair {
+        client_port: 5,
+        ..web
+    };
+    let found = hello(&mut sorter, at(0), &next, 100, "eu.zoom.us");
+    assert_eq!(found, Evidence::Sni("zoom.us"));
+}
+
+#[test]
+fn an_unfinished_handshake_is_dropped_after_a_while_and_when_its_ports_are_used_again() {
+    let mut sorter = sorter();
+    let web = pair(protocol::TCP, 443);
+    let begin = client_hello("zoom.us", 1500);
+    send(
+        &mut sorter,
+        at(0),
+        &web,
+        true,
+        &web.segment(1, 0x18, &begin[..900]),
+    );
+    send(&mut sorter, at(0), &web, true, &web.segment(7_000, 2, &[]));
+    let found = hello(&mut sorter, at(0), &web, 7_001, "eu.zoom.us");
+    assert_eq!(found, Evidence::Sni("zoom.us"));
+    let other = Pair {
+        client_port: 5,
+        ..web
+    };
+    let segment = other.segment(1, 0x18, &begin[..900]);
+    send(&mut sorter, at(1), &other, true, &segment);
+    assert_eq!(sorter.kept().handshake_bytes, 900);
+    // Any packet of the tenant.
+    let dns = pair(protocol::UDP, 123);
+    send(&mut sorter, at(5), &dns, true, &dns.packet(&[], 60));
+    assert_eq!(sorter.kept().handshake_bytes, 0);
+    let found = hello(&mut sorter, at(5), &other, 9_000, "eu.zoom.us");
+    assert_eq!(found, Evidence::Sni("zoom.us"));
+}
+
+#[test]
+fn a_rules_name_is_found_on_a_port_that_decides_the_class() {
+    for patterns in [&["mail.office365.com"][..], &[]] {
+        let mut sorter = sorter_of(sorting(true, patterns));
+        let mail = pair(protocol::TCP, 465);
+        let found = hello(&mut sorter, at(0), &mail, 100, "mail.office365.com");
+        assert_eq!(found, Evidence::Port(465));
+        let flow = sorter.flow(FlowKey::of(&mail.header(true))).expect("known");
+        assert_eq!(flow.sorted.class, Some(BuiltInClass::Bulk));
+        let rule = (!patterns.is_empty()).then_some(PatternId(0));
+        assert_eq!(flow.sorted.name, rule);
+    }
+}
+
+#[test]
+fn other_names_in_rules_leave_flows_addresses_and_counts_as_they_are() {
+    let mut sorter = sorter_of(sorting(true, &["*.zoom.us", "erp.example"]));
+    let (client, server) = (address("10.1.0.7"), address("198.51.100.1"));
+    resolve(&mut sorter, at(0), "erp.example", None, &[server]);
+    let web = pair(protocol::TCP, 443);
+    hello(&mut sorter, at(0), &web, 100, "eu.zoom.us");
+    begins(&mut sorter, at(1), client, server, 1);
+    let before: Vec<_> = sorter.counts().collect();
+    // Sorted, so that those that stay have other places.
+    sorter.follow(sorting(true, &["*.example", "*.us", "a.example"]));
+    assert_eq!(sorter.counts().collect::<Vec<_>>(), before);
+    let name = |sorter: &mut Sorter, number: Option<u16>| {
+        let flow = sorter.flow(FlowKey::of(&web.header(true))).expect("known");
+        assert_eq!(flow.sorted.name, number.map(PatternId));
+        assert_eq!(flow.sorted.class, Some(BuiltInClass::Voice));
+    };
+    name(&mut sorter, Some(1));
+    // A flow that is known and one that begins.
+    for port in [1, 2] {
+        let found = begins(&mut sorter, at(2), client, server, port);
+        assert_eq!(found.1, Some(PatternId(0)), "{port}");
+    }
+    sorter.follow(sorting(true, &["a.example"]));
+    name(&mut sorter, None);
+    assert_eq!(begins(&mut sorter, at(3), client, server, 3).1, None);
+}
+
+#[test]
+fn classes_that_begin_or_end_leave_flows_with_a_rules_name() {
+    let mut sorter = sorter_of(sorting(false, &["*.zoom.us"]));
+    let web = pair(protocol::TCP, 443);
+    hello(&mut sorter, at(0), &web, 100, "eu.zoom.us");
+    let shell = pair(protocol::TCP, 22);
+    send(&mut sorter, at(0), &shell, true, &shell.packet(&[], 60));
+    for (has_classes, class) in [(true, Some(BuiltInClass::Interactive)), (false, None)] {
+        sorter.follow(sorting(has_classes, &["*.zoom.us"]));
+        let found = send(&mut sorter, at(1), &shell, true, &shell.packet(&[], 60));
+        assert_eq!(found.0, class);
+        let flow = sorter.flow(FlowKey::of(&web.header(true))).expect("known");
+        assert_eq!(flow.sorted.name, Some(PatternId(0)));
+        let flows: u64 = sorter.counts().map(|(_, _, count)| count.flows).sum();
+        assert_eq!(flows, 2);
+    }
+}
+
 #[test]
 fn memory_is_bounded_whatever_comes() {
     let mut sorter = sorter();
-    let mut kept = 0;
-    for number in 0..1_000_000u32 {
+    let begin = client_hello("zoom.us", 7_000);
+    for number in 0..300_000u32 {
         let [a, b, c, d] = number.to_be_bytes();
-        let flow = Pair {
+        let now = at(u64::from(a));
+        let dns = Pair {
             client: IpAddr::from([10, b, c, d]),
             ..pair(protocol::UDP, 53)
         };
-        let packet = flow.packet(&query(number as u16, "a.very.long.name.example"), 0);
-        sorter.on_packet(at(u64::from(a)), &flow.header(true), &packet, 1);
-        if number % 100_000 == 99_999 {
-            kept = sorter.flows();
+        let packet = dns.packet(&query(number as u16, "a.very.long.name.example"), 0);
+        sorter.on_packet(now, &dns.header(true), &packet, 1);
+        if number % 2 == 0 {
+            let to: Vec<IpAddr> = (0..16).map(|e| IpAddr::from([b, c, d, e])).collect();
+            let answer = answer(number as u16, "a.very.long.name.example", &[], &to);
+            sorter.on_packet(now, &dns.header(false), &dns.packet(&answer, 0), 1);
         }
+        let web = Pair {
+            protocol: protocol::TCP,
+            server_port: 443,
+            ..dns
+        };
+        let segment = web.segment(1, 0x18, &begin[..6_000]);
+        sorter.on_packet(now, &web.header(true), &segment, 1);
     }
-    assert!((30_000..=32_768).contains(&kept), "{kept}");
+    let kept = sorter.kept();
+    assert!((30_000..=32_768).contains(&kept.flows), "{kept:?}");
+    assert!((15_000..=16_384).contains(&kept.addresses), "{kept:?}");
+    assert!((7_500..=8_192).contains(&kept.queries), "{kept:?}");
+    assert!((900..=1_024).contains(&kept.learners), "{kept:?}");
+    assert_eq!(kept.handshake_bytes, 64 * 6_000);
 }
 
 proptest::proptest! {

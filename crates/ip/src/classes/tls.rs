@@ -1,9 +1,12 @@
 //! The server's name in the ClientHello of a TLS connection (RFC 8446 §4.1.2, RFC 6066 §3).
 
-use std::time::Duration;
+use std::{collections::VecDeque, net::IpAddr, time::Duration};
 
 /// Handshakes that are read at a time and span packets.
 const WAITING_MAX: usize = 64;
+/// Those of one client. Ours: browsers open six connections to a server at once, and one's packets come within
+/// milliseconds.
+const CLIENT_WAITING_MAX: usize = 8;
 /// Bytes of one: with post-quantum key shares and many extensions it has some 2 KiB.
 const HELLO_BYTES_MAX: usize = 8192;
 /// Its packets come at once.
@@ -24,12 +27,17 @@ pub(super) enum Hello {
     Nothing,
 }
 
-/// Begins of handshakes whose rest is still to come, by flow. Nothing else of any payload is kept.
+/// Begins of handshakes whose rest is still to come, by flow, the oldest first. Nothing else of any payload is kept.
 #[derive(Default)]
-pub(super) struct Waiting(Vec<Part>);
+pub(super) struct Waiting {
+    parts: VecDeque<Part>,
+    /// Handshakes that had to make room for others.
+    displaced: u64,
+}
 
 struct Part {
     flow: u64,
+    client: IpAddr,
     since: Duration,
     /// Of the next byte.
     sequence: u32,
@@ -41,29 +49,29 @@ impl Waiting {
     pub(super) fn on_bytes(
         &mut self,
         now: Duration,
+        client: IpAddr,
         flow: u64,
         sequence: u32,
         bytes: &[u8],
     ) -> Hello {
-        let place = self.0.iter().position(|part| part.flow == flow);
-        let Some(place) = place else {
+        let Some(place) = self.parts.iter().position(|part| part.flow == flow) else {
             let hello = server_name(bytes);
-            if hello == Hello::Incomplete {
-                self.make_room(now);
-                if self.0.len() < WAITING_MAX && bytes.len() < HELLO_BYTES_MAX {
-                    self.0.push(Part {
-                        flow,
-                        since: now,
-                        sequence: sequence.wrapping_add(bytes.len() as u32),
-                        bytes: bytes.to_vec(),
-                    });
-                    return Hello::Incomplete;
-                }
+            if hello == Hello::Incomplete && bytes.len() >= HELLO_BYTES_MAX {
                 return Hello::Nothing;
+            }
+            if hello == Hello::Incomplete {
+                self.make_room(client);
+                self.parts.push_back(Part {
+                    flow,
+                    client,
+                    since: now,
+                    sequence: sequence.wrapping_add(bytes.len() as u32),
+                    bytes: bytes.to_vec(),
+                });
             }
             return hello;
         };
-        let part = &mut self.0[place];
+        let part = &mut self.parts[place];
         if part.sequence != sequence {
             return Hello::Incomplete;
         }
@@ -76,14 +84,46 @@ impl Waiting {
             hello = Hello::Nothing;
         }
         if hello != Hello::Incomplete {
-            self.0.swap_remove(place);
+            self.parts.remove(place);
         }
         hello
     }
 
-    fn make_room(&mut self, now: Duration) {
-        self.0
-            .retain(|part| now.saturating_sub(part.since) <= WAITING_TIME);
+    /// Drops what has waited too long.
+    pub(super) fn on_time(&mut self, now: Duration) {
+        let is_old = |part: &mut Part| now.saturating_sub(part.since) > WAITING_TIME;
+        while self.parts.pop_front_if(is_old).is_some() {}
+    }
+
+    /// A flow has begun anew.
+    pub(super) fn forget(&mut self, flow: u64) {
+        self.parts.retain(|part| part.flow != flow);
+    }
+
+    /// How many handshakes had to make room for others before they were whole.
+    pub(super) fn displaced(&self) -> u64 {
+        self.displaced
+    }
+
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        self.parts.iter().map(|part| part.bytes.len()).sum()
+    }
+
+    /// Drops the oldest of a client that has too many, or of all.
+    fn make_room(&mut self, client: IpAddr) {
+        let of_client = || self.parts.iter().enumerate();
+        let mut of_client = of_client().filter(|(_, part)| part.client == client);
+        let oldest = of_client.next().map(|(place, _)| place);
+        let has_its_share = 1 + of_client.count() >= CLIENT_WAITING_MAX;
+        let place = match oldest {
+            Some(oldest) if has_its_share => Some(oldest),
+            _ => (self.parts.len() >= WAITING_MAX).then_some(0),
+        };
+        if let Some(place) = place {
+            self.parts.remove(place);
+            self.displaced += 1;
+        }
     }
 }
 

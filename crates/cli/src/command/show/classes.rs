@@ -14,9 +14,26 @@ use crate::{
 };
 
 pub(super) fn show_classes(one: &args::ShowOne) -> Result<(), Failure> {
-    let name = one.name.clone();
+    let mut tenants = tenants(one, one.name.clone())?;
+    if one.name.is_none() {
+        // Flows are shown of a tenant that is named.
+        let with_classes = tenants.iter_mut().filter(|of| of.classes.is_some());
+        for tenant in with_classes.take(TENANTS_WITH_FLOWS_MAX) {
+            let named = self::tenants(one, Some(tenant.name.clone()))?;
+            if let Some(named) = named.into_iter().next() {
+                *tenant = named;
+            }
+        }
+    }
+    show(&one.query, &tenants, |tenants| text(tenants))
+}
+
+/// Tenants whose flows are shown where none is named. Ours: each has up to 16.
+const TENANTS_WITH_FLOWS_MAX: usize = 8;
+
+fn tenants(one: &args::ShowOne, name: Option<String>) -> Result<Vec<TenantSnapshot>, Failure> {
     match ask(&one.query.socket, &Request::ShowTenant { name })? {
-        Response::Tenants { tenants } => show(&one.query, &tenants, |tenants| text(tenants)),
+        Response::Tenants { tenants } => Ok(tenants),
         other => Err(unexpected(&other)),
     }
 }
@@ -50,6 +67,7 @@ fn text(tenants: &[TenantSnapshot]) -> String {
             ]);
         }
     }
+    let with_classes = tenants.iter().filter(|of| of.classes.is_some());
     let nothing = match tenants.iter().any(|tenant| tenant.classes.is_some()) {
         true => "nothing was sorted yet",
         false => "no tenant has classes = \"auto\" or rules with domains",
@@ -58,6 +76,25 @@ fn text(tenants: &[TenantSnapshot]) -> String {
     if has_flows {
         text.push_str("\nlargest flows of the last minute\n");
         text.push_str(&listed(&flows, ""));
+    }
+    let beyond = with_classes
+        .clone()
+        .count()
+        .saturating_sub(TENANTS_WITH_FLOWS_MAX);
+    if beyond > 0 {
+        text.push_str(&format!(
+            "flows of {beyond} more tenants: keiro show classes TENANT\n"
+        ));
+    }
+    for tenant in with_classes {
+        let unread = tenant.classes.as_ref().map_or(0, |of| of.unread_handshakes);
+        if unread > 0 {
+            text.push_str(&format!(
+                "tenant {}: the server's name in {unread} TLS handshakes was not read, since too many were incomplete at \
+                 once\n",
+                tenant.name
+            ));
+        }
     }
     text
 }

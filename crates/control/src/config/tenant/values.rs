@@ -388,6 +388,19 @@ pub(super) fn protocol(value: &DeValue<'_>) -> Result<u8, ValueError> {
     })
 }
 
+/// The addresses of a tenant's resolvers.
+pub(super) fn resolvers(value: &DeValue<'_>) -> Result<Vec<IpAddr>, ValueError> {
+    let example = "[\"10.1.0.53\"]";
+    let address = |entry: &Spanned<DeValue<'_>>| {
+        let text = string(entry.get_ref())?;
+        text.parse().map_err(|_| {
+            let message = format!("`{}` is not an address", shown(text));
+            ValueError::new(message, format!("write {example}"))
+        })
+    };
+    list(value, example)?.iter().map(address).collect()
+}
+
 /// Names of one rule. Ours.
 const DOMAINS_MAX: usize = 64;
 

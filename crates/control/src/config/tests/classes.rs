@@ -125,3 +125,47 @@ fn a_rule_for_names_is_read_and_wrong_names_are_refused() {
         assert!(error.contains("domains") && error.contains(part), "{error}");
     }
 }
+
+#[test]
+fn resolvers_are_addresses() {
+    let read = |resolvers: &str| {
+        let key = format!("resolvers = {resolvers}");
+        Config::parse(&BASE.replace("CLASSES", &key), "f")
+    };
+    let config = read("[\"10.1.0.53\", \"fd00::53\"]").expect("valid");
+    let expected: [std::net::IpAddr; 2] =
+        ["10.1.0.53", "fd00::53"].map(|text| text.parse().expect("an address"));
+    assert_eq!(config.tenants[0].resolvers, expected);
+    for wrong in [
+        "\"10.1.0.53\"",
+        "[\"10.1.0.0/24\"]",
+        "[\"dns.example\"]",
+        "[53]",
+    ] {
+        let error = read(wrong).expect_err(wrong).to_string();
+        assert!(error.contains("resolvers"), "{error}");
+    }
+}
+
+#[test]
+fn more_names_in_rules_than_are_compared_are_refused() {
+    let rule = |number: usize| {
+        let names = (0..64).map(|name| format!("\"n{name}.r{number}.example\""));
+        let names: Vec<String> = names.collect();
+        let names = names.join(", ");
+        format!("[[tenant.blue.rule]]\napp = \"ip\"\ndomains = [{names}]\n")
+    };
+    let read = |rules: usize| {
+        let rules: String = (0..rules).map(rule).collect();
+        // Names that are there already count once.
+        let again = rule(0);
+        Config::parse(&(BASE.replace("CLASSES", "") + &rules + &again), "f")
+    };
+    assert_eq!(read(64).expect("valid").tenants[0].rules.len(), 65);
+    let error = read(66).expect_err("too many");
+    assert_eq!(error.problems().len(), 1);
+    assert!(
+        error.to_string().contains("more than 4096 names"),
+        "{error}"
+    );
+}

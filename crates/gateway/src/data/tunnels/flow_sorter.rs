@@ -5,15 +5,12 @@ use std::time::Duration;
 use keiro_core::Instant;
 use keiro_ip::{
     Header,
-    classes::{BuiltInClass, Count, DomainPattern, FlowFigures, Sorted, Sorter},
+    classes::{BuiltInClass, Count, FlowFigures, Sorted, Sorter, Sorting},
     flow::FlowSeed,
 };
 
 pub(super) struct FlowSorter {
     began: Instant,
-    /// What it is for.
-    sorts: bool,
-    patterns: Vec<DomainPattern>,
     sorter: Sorter,
 }
 
@@ -22,7 +19,8 @@ pub(super) struct FlowSorter {
 pub(crate) struct SortedFigures {
     /// By class (`None`: no class) and kind of evidence.
     pub(crate) counts: Vec<(Option<BuiltInClass>, &'static str, Count)>,
-    /// The largest ones of the last minute.
+    pub(crate) unread_handshakes: u64,
+    /// The largest ones of the last minute; empty where they were not asked for.
     pub(crate) largest: Vec<FlowFigures>,
 }
 
@@ -31,24 +29,24 @@ const LARGEST_MAX: usize = 16;
 const SHOWN_TIME: Duration = Duration::from_secs(60);
 
 impl FlowSorter {
-    /// That of a tenant; what `before` knows stays if it is for the same. `None`: nothing is sorted.
+    /// That of a tenant, which knows what `before` knew. `None`: nothing is sorted.
     pub(super) fn of(
         now: Instant,
-        sorts: bool,
-        patterns: &[DomainPattern],
+        sorting: &Sorting,
         before: Option<Self>,
         seed: &FlowSeed,
     ) -> Option<Self> {
-        if !sorts && patterns.is_empty() {
+        if !sorting.has_classes && sorting.patterns.is_empty() {
             return None;
         }
-        let before = before.filter(|of| of.sorts == sorts && of.patterns == patterns);
-        Some(before.unwrap_or_else(|| Self {
-            began: now,
-            sorts,
-            patterns: patterns.to_vec(),
-            sorter: Sorter::new(*seed, sorts, patterns),
-        }))
+        let Some(mut of) = before else {
+            return Some(Self {
+                began: now,
+                sorter: Sorter::new(*seed, sorting.clone()),
+            });
+        };
+        of.sorter.follow(sorting.clone());
+        Some(of)
     }
 
     pub(super) fn on_packet(
@@ -62,12 +60,15 @@ impl FlowSorter {
         self.sorter.on_packet(now, header, packet, packets)
     }
 
-    pub(super) fn figures(&self, now: Instant) -> SortedFigures {
+    /// The flows only `with_flows`: all that are known are looked at.
+    pub(super) fn figures(&self, now: Instant, with_flows: bool) -> SortedFigures {
         let since = now.saturating_duration_since(self.began);
         let since = since.saturating_sub(SHOWN_TIME);
+        let largest = with_flows.then(|| self.sorter.largest_flows(since, LARGEST_MAX));
         SortedFigures {
             counts: self.sorter.counts().collect(),
-            largest: self.sorter.largest_flows(since, LARGEST_MAX),
+            unread_handshakes: self.sorter.unread_handshakes(),
+            largest: largest.unwrap_or_default(),
         }
     }
 }

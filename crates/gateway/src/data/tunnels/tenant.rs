@@ -13,7 +13,7 @@ use keiro_control::config::DEFAULT_PREFIXES;
 use keiro_core::{AppConfig, AppId, Endpoint, Instant, IpPacket, PeerId, TenantConfig, TenantId};
 use keiro_ip::{
     Header,
-    classes::{BuiltInClass, DomainPattern, Sorted},
+    classes::{BuiltInClass, Sorted, Sorting},
     classify::{Classifier, Match},
     ecn::{self, Decapsulated, Ecn},
     flow::{FlowKey, FlowSeed},
@@ -52,12 +52,10 @@ pub(crate) struct TenantSetup {
     pub(crate) exit: Option<ExitSetup>,
     /// Destinations of its packets are reported.
     pub(crate) notes_destinations: bool,
-    /// What no rule matches is sorted into built-in classes.
-    pub(crate) sorts: bool,
-    /// Names that rules are for.
-    pub(crate) patterns: Vec<DomainPattern>,
     /// TCP connections are split: the rules are in place that lead them to this machine.
     pub(crate) splits_tcp: bool,
+    /// By which classes and names its packets are sorted.
+    pub(crate) sorting: Sorting,
     pub(crate) peers: BTreeMap<PeerId, PeerSetup>,
 }
 

@@ -3,7 +3,13 @@
 use std::{net::Ipv4Addr, time::Duration};
 
 use keiro_core::{AppId, TenantConfig};
-use keiro_ip::{checksum::Sum, classes::BuiltInClass, classify::Match, icmp::Reason};
+use keiro_ip::{
+    Header,
+    checksum::Sum,
+    classes::{BuiltInClass, Sorting},
+    classify::Match,
+    icmp::Reason,
+};
 
 use super::{
     tenant::{ANSWERS_MAX, IcmpLimits, Onward, TokenBucket},
@@ -34,9 +40,8 @@ fn tenant() -> Tenant {
         own: vec!["10.1.0.0/16".parse().unwrap()],
         exit: None,
         notes_destinations: false,
-        sorts: false,
-        patterns: Vec::new(),
         splits_tcp: false,
+        sorting: Sorting::default(),
         peers: BTreeMap::from([(PEER, peer("10.2.0.0/16")), (OTHER, peer("10.3.0.0/16"))]),
     };
     Tenant::new(Instant::ZERO, setup, Counts::default())
@@ -541,13 +546,13 @@ fn a_packet_of_a_class_is_of_its_application_unless_a_rule_matches() {
     let [by_class, by_rule] = [AppId(7), AppId(8)];
     let received = |rules: Vec<(Match, AppId)>, sorts: bool| {
         let mut setup = tenant().setup;
-        setup.sorts = sorts;
+        setup.sorting.has_classes = sorts;
         for peer in setup.peers.values_mut() {
             peer.classes = vec![(BuiltInClass::Interactive, by_class)];
             peer.rules = rules.clone();
         }
         let seed = FlowSeed::new(&[0; 16]);
-        let flows = FlowSorter::of(Instant::ZERO, setup.sorts, &[], None, &seed);
+        let flows = FlowSorter::of(Instant::ZERO, &setup.sorting, None, &seed);
         let mut tenant = Tenant::new(Instant::ZERO, setup, Counts::default());
         tenant.flows = flows;
         let mut query = packet([10, 2, 0, 1], [10, 1, 0, 1], 0);
@@ -562,4 +567,22 @@ fn a_packet_of_a_class_is_of_its_application_unless_a_rule_matches() {
         ..Match::default()
     };
     assert_eq!(received(vec![(rule, by_rule)], true), [by_rule]);
+}
+
+#[test]
+fn the_flows_of_a_tenant_are_looked_through_only_where_they_are_asked_for() {
+    let sorting = Sorting {
+        has_classes: true,
+        ..Sorting::default()
+    };
+    let seed = FlowSeed::new(&[0; 16]);
+    let mut flows = FlowSorter::of(Instant::ZERO, &sorting, None, &seed).expect("it sorts");
+    let query = packet([10, 2, 0, 1], [10, 1, 0, 1], 0);
+    let header = Header::parse(&query).expect("a packet");
+    flows.on_packet(Instant::ZERO, &header, &query, 1);
+    let shown = [false, true].map(|with_flows| {
+        let figures = flows.figures(Instant::ZERO, with_flows);
+        (figures.counts.len(), figures.largest.len())
+    });
+    assert_eq!(shown, [(1, 0), (1, 1)]);
 }

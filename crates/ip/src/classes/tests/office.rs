@@ -17,7 +17,7 @@ use rand_core::{RngCore, SeedableRng};
 
 use super::packets::{Pair, answer, client_hello, query, quic_initial, rtp, stun};
 use crate::{
-    classes::{BuiltInClass, DomainPattern, Sorter},
+    classes::{BuiltInClass, Sorter, Sorting},
     flow::FlowSeed,
     protocol,
 };
@@ -516,7 +516,7 @@ fn introduce(sorter: &mut Sorter, now: Duration, flow: &Running) {
         };
         let sent = dns.packet(&query(5, name), 0);
         sorter.on_packet(now, &dns.header(true), &sent, 1);
-        let got = dns.packet(&answer(5, name, None, &[pair.server]), 0);
+        let got = dns.packet(&answer(5, name, &[], &[pair.server]), 0);
         sorter.on_packet(now, &dns.header(false), &got, 1);
     };
     let hello = match flow.plan.visibility {
@@ -549,8 +549,11 @@ fn run(seed: u64) -> Score {
         plans: Vec::new(),
     };
     office.plan_all();
-    let patterns: [DomainPattern; 0] = [];
-    let mut sorter = Sorter::new(FlowSeed::new(&[9; 16]), true, &patterns);
+    let sorting = Sorting {
+        has_classes: true,
+        ..Sorting::default()
+    };
+    let mut sorter = Sorter::new(FlowSeed::new(&[9; 16]), sorting);
     let mut flows = Vec::new();
     let mut due = BinaryHeap::new();
     let nanos = |seconds: f64| (seconds * 1e9) as u64;

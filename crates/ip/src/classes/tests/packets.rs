@@ -80,13 +80,13 @@ pub(super) fn query(id: u16, name: &str) -> Vec<u8> {
     message
 }
 
-/// Its answer: an alias if there is one, and addresses.
-pub(super) fn answer(id: u16, name: &str, alias: Option<&str>, addresses: &[IpAddr]) -> Vec<u8> {
+/// Its answer: aliases and addresses.
+pub(super) fn answer(id: u16, name: &str, aliases: &[&str], addresses: &[IpAddr]) -> Vec<u8> {
     let mut message = query(id, name);
     message[2] = 0x81;
     message[3] = 0x80;
-    message[7] = (addresses.len() + usize::from(alias.is_some())) as u8;
-    if let Some(alias) = alias {
+    message[7] = (addresses.len() + aliases.len()) as u8;
+    for alias in aliases {
         let mut data = Vec::new();
         push_name(&mut data, alias);
         push_record(&mut message, 5, &data);

@@ -6,6 +6,7 @@ use std::{
 };
 
 use keiro_core::{AppId, TenantConfig};
+use keiro_ip::classes::Sorting;
 use keiro_linux::epoll::Epoll;
 
 use super::*;
@@ -39,8 +40,7 @@ fn split_tenant(peer: PeerId, networks: &[&str]) -> TenantSetup {
         own: vec!["10.1.0.0/16".parse().unwrap()],
         exit: None,
         notes_destinations: false,
-        sorts: false,
-        patterns: Vec::new(),
+        sorting: Sorting::default(),
         splits_tcp: true,
         peers: BTreeMap::from([(peer, of_peer)]),
     }
