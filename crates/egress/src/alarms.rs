@@ -113,12 +113,16 @@ pub(crate) enum Transition {
         subject: String,
         lasted: Duration,
     },
+    /// There are more of this cause than are followed.
+    Further(Cause),
 }
 
 /// All present causes, raised or not yet.
 #[derive(Debug, Default)]
 pub(crate) struct Alarms {
     present: BTreeMap<(Cause, String), Present>,
+    /// By cause, how many more there are than are followed.
+    further: BTreeMap<Cause, u64>,
 }
 
 #[derive(Debug)]
@@ -129,43 +133,77 @@ struct Present {
 }
 
 impl Alarms {
-    /// Replaces what is wrong. Of more than [`ALARMS_MAX`] the rest is left out.
+    /// Replaces what is wrong. Of one cause with more than [`ALARMS_MAX`] alarms those that are present stay, and the
+    /// rest is counted.
     pub(crate) fn update(&mut self, now: Instant, found: Vec<Alarm>) -> Vec<Transition> {
         let mut found: BTreeMap<(Cause, String), String> = found
             .into_iter()
-            .take(ALARMS_MAX)
             .map(|alarm| ((alarm.cause, alarm.subject), alarm.text))
             .collect();
         let mut transitions = Vec::new();
-        self.present.retain(|(cause, subject), present| {
-            let stays = found.contains_key(&(*cause, subject.clone()));
-            if !stays && present.raised {
-                transitions.push(Transition::Cleared {
-                    cause: *cause,
-                    subject: subject.clone(),
-                    lasted: now - present.since,
-                });
+        let mut followed: BTreeMap<Cause, usize> = BTreeMap::new();
+        self.present.retain(|key, present| {
+            let text = found.remove(key);
+            let (cause, subject) = key;
+            match text {
+                Some(text) => {
+                    present.text = text;
+                    *followed.entry(*cause).or_default() += 1;
+                    true
+                }
+                None if present.raised => {
+                    transitions.push(Transition::Cleared {
+                        cause: *cause,
+                        subject: subject.clone(),
+                        lasted: now - present.since,
+                    });
+                    false
+                }
+                None => false,
             }
-            stays
         });
-        while let Some(((cause, subject), text)) = found.pop_first() {
-            let key = (cause, subject.clone());
-            let present = self.present.entry(key).or_insert_with(|| Present {
+        let further = std::mem::take(&mut self.further);
+        for ((cause, subject), text) in found {
+            let followed = followed.entry(cause).or_default();
+            if *followed >= ALARMS_MAX {
+                *self.further.entry(cause).or_default() += 1;
+                continue;
+            }
+            *followed += 1;
+            let present = Present {
                 since: now,
-                text: String::new(),
+                text,
                 raised: false,
-            });
-            present.text.clone_from(&text);
+            };
+            self.present.insert((cause, subject), present);
+        }
+        for cause in self.further.keys() {
+            if !further.contains_key(cause) {
+                transitions.push(Transition::Further(*cause));
+            }
+        }
+        for ((cause, subject), present) in &mut self.present {
             if !present.raised && now - present.since >= cause.hold_time() {
                 present.raised = true;
                 transitions.push(Transition::Raised(Alarm {
-                    cause,
-                    subject,
-                    text,
+                    cause: *cause,
+                    subject: subject.clone(),
+                    text: present.text.clone(),
                 }));
             }
         }
         transitions
+    }
+
+    /// Whether this is present, raised or not yet.
+    pub(crate) fn has(&self, alarm: &Alarm) -> bool {
+        let key = (alarm.cause, alarm.subject.clone());
+        self.present.contains_key(&key)
+    }
+
+    /// By cause, how many more there are than [`raised`](Self::raised) has.
+    pub(crate) fn further(&self) -> BTreeMap<Cause, u64> {
+        self.further.clone()
     }
 
     pub(crate) fn raised(&self, now: Instant) -> Vec<AlarmStatus> {
@@ -181,8 +219,9 @@ impl Alarms {
     }
 }
 
-/// Most present causes. Each has a neighbour, peer, router or segment; a site has far fewer. Ours.
-const ALARMS_MAX: usize = 256;
+/// Most alarms of one cause, so that many of one hide none of another. Each has a neighbour, peer, router or segment; a
+/// site has far fewer. Ours.
+const ALARMS_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -230,12 +269,27 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_alarms_is_bounded() {
+    fn many_alarms_of_one_cause_hide_and_clear_no_other_and_are_counted() {
         let mut alarms = Alarms::default();
-        let many = (0..10 * ALARMS_MAX)
-            .map(|n| alarm(Cause::ForwardingOff, &n.to_string()))
-            .collect();
-        assert_eq!(alarms.update(at(0), many).len(), ALARMS_MAX);
+        let silent = || alarm(Cause::SegmentSilent, "2001:db8::1");
+        let last = || alarm(Cause::ForwardingOff, "z");
+        let raised = alarms.update(at(0), vec![silent(), last()]);
+        assert_eq!(raised.len(), 2);
+        let many = || {
+            let many = (0..10 * ALARMS_MAX).map(|n| alarm(Cause::ForwardingOff, &n.to_string()));
+            many.chain([last(), silent()]).collect()
+        };
+        let transitions = alarms.update(at(2), many());
+        assert_eq!(transitions.len(), ALARMS_MAX);
+        assert_eq!(transitions[0], Transition::Further(Cause::ForwardingOff));
+        let raised = |alarms: &Alarms| alarms.raised(at(3)).len();
+        assert_eq!(raised(&alarms), ALARMS_MAX + 1);
+        let further = BTreeMap::from([(Cause::ForwardingOff, 9 * ALARMS_MAX as u64 + 1)]);
+        assert_eq!(alarms.further(), further);
+        assert_eq!(alarms.update(at(4), many()), []);
+        let cleared = alarms.update(at(6), vec![silent()]);
+        assert_eq!(cleared.len(), ALARMS_MAX);
+        assert_eq!((raised(&alarms), alarms.further().len()), (1, 0));
     }
 
     #[test]

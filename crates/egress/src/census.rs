@@ -26,15 +26,31 @@ pub struct Group {
     pub sid: Option<Ipv6Addr>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Census {
     /// The last complete count.
     groups: BTreeMap<Group, usize>,
     counting: BTreeMap<Group, usize>,
+    /// It has all groups; `counting` has.
+    is_complete: bool,
+    counting_is_complete: bool,
     /// Where to go on; `None`: no count is under way.
     next: Option<Destination>,
     /// Routes have changed since the last count began.
     changed: bool,
+}
+
+impl Default for Census {
+    fn default() -> Self {
+        Self {
+            groups: BTreeMap::new(),
+            counting: BTreeMap::new(),
+            is_complete: true,
+            counting_is_complete: true,
+            next: None,
+            changed: false,
+        }
+    }
 }
 
 impl Census {
@@ -58,6 +74,11 @@ impl Census {
         &self.groups
     }
 
+    /// Whether [`groups`](Self::groups) has all groups: beyond a limit the rest is not counted.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
     /// Counts some more routes.
     pub(crate) fn step(&mut self, speaker: &Speaker) {
         let from = match self.next.take() {
@@ -65,6 +86,7 @@ impl Census {
             None if self.changed => {
                 self.changed = false;
                 self.counting.clear();
+                self.counting_is_complete = true;
                 let [first, _] = Destination::first_of_vpn(RouteDistinguisher(0));
                 first
             }
@@ -90,6 +112,7 @@ impl Census {
         self.add(last);
         if self.next.is_none() {
             self.groups = std::mem::take(&mut self.counting);
+            self.is_complete = self.counting_is_complete;
         }
     }
 
@@ -99,6 +122,8 @@ impl Census {
         };
         if self.counting.len() < GROUPS_MAX || self.counting.contains_key(&group) {
             *self.counting.entry(group).or_default() += count;
+        } else {
+            self.counting_is_complete = false;
         }
     }
 }
@@ -134,3 +159,28 @@ const ROUTES_PER_STEP: usize = 5000;
 const GROUPS_MAX: usize = 4096;
 /// Route targets of a route that are compared. Ours.
 const TARGETS_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_that_leaves_groups_out_is_not_complete() {
+        let group = |number: usize| Group {
+            rd: RouteDistinguisher(number as u64),
+            router: None,
+            targets: Vec::new(),
+            sid: None,
+        };
+        let mut census = Census::default();
+        for number in 0..GROUPS_MAX {
+            census.add(Some((group(number), 1)));
+        }
+        assert!(census.counting_is_complete);
+        census.add(Some((group(7), 1)));
+        assert!(census.counting_is_complete);
+        census.add(Some((group(GROUPS_MAX), 1)));
+        assert!(!census.counting_is_complete);
+        assert_eq!(census.counting.len(), GROUPS_MAX);
+    }
+}

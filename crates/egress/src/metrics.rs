@@ -97,6 +97,7 @@ mod tests {
                 text: "this host forwards nothing".to_owned(),
                 for_seconds: 7,
             }],
+            further_alarms: std::collections::BTreeMap::new(),
             neighbours: Vec::new(),
             peers: vec![peer],
             comparison: None,

@@ -42,6 +42,9 @@ pub struct Status {
     /// What is wrong now.
     #[serde(default)]
     pub alarms: Vec<AlarmStatus>,
+    /// By cause, how many more there are than `alarms` has.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub further_alarms: BTreeMap<Cause, u64>,
     /// Egress peers come first.
     pub neighbours: Vec<NeighbourStatus>,
     pub peers: Vec<PeerStatus>,

@@ -60,6 +60,11 @@ impl Health {
         self.alarms.raised(now())
     }
 
+    /// By cause, how many more alarms there are.
+    pub(super) fn further(&self) -> BTreeMap<Cause, u64> {
+        self.alarms.further()
+    }
+
     /// Records failed changes; returns a line for each reason that is new.
     pub(super) fn note_refusals(&mut self, errors: &[ForwardingError]) -> Vec<String> {
         self.refusals.note(now(), errors)
@@ -144,6 +149,11 @@ impl<R: Role> Daemon<R> {
         let groups = self.health.census.groups();
         let forwarding = &mut *self.forwarding;
         found.extend(self.role.alarms(now, &self.speaker, groups, forwarding));
+        if !self.health.census.is_complete() {
+            // Routes with the target may be among those that are not counted.
+            let alarms = &self.health.alarms;
+            found.retain(|alarm| alarm.cause != Cause::TargetAbsent || alarms.has(alarm));
+        }
         for transition in self.health.alarms.update(now, found) {
             self.report_transition(transition);
         }
@@ -163,6 +173,10 @@ impl<R: Role> Daemon<R> {
                     text,
                 });
             }
+            Transition::Further(cause) => tracing::warn!(
+                %cause,
+                "there are more alarms of this cause, which are counted only"
+            ),
             Transition::Cleared {
                 cause,
                 subject,

@@ -285,6 +285,7 @@ impl<R: Role> Daemon<R> {
                 ..self.stats
             }),
             alarms,
+            further_alarms: self.health.further(),
             bfd_discarded: bfd.as_ref().map(|all| {
                 let by_reason = all.discards.by_reason().into_iter();
                 by_reason

@@ -35,7 +35,7 @@ pub(super) fn status(status: &Status) -> String {
         status.router_id,
         figures::list(&status.stats.0),
         kernel_line(status.kernel.as_ref()),
-        alarms(&status.alarms),
+        alarms(status),
         neighbours(status),
         bfd(status),
         peers(&status.peers)
@@ -43,7 +43,7 @@ pub(super) fn status(status: &Status) -> String {
 }
 
 /// A line for each, since their texts are sentences.
-fn alarms(alarms: &[AlarmStatus]) -> String {
+fn alarms(status: &Status) -> String {
     let line = |alarm: &AlarmStatus| {
         let (subject, seconds) = (&alarm.subject, alarm.for_seconds);
         format!(
@@ -51,7 +51,9 @@ fn alarms(alarms: &[AlarmStatus]) -> String {
             alarm.cause, alarm.text
         )
     };
-    alarms.iter().map(line).collect()
+    let further = status.further_alarms.iter();
+    let further = further.map(|(cause, count)| format!("ALARM {cause}: and {count} more\n"));
+    status.alarms.iter().map(line).chain(further).collect()
 }
 
 fn rpki_line(vrps: usize) -> String {
