@@ -43,7 +43,25 @@ pub(crate) struct ControlSocket {
     asked: mpsc::Receiver<PendingRequest>,
     ask: mpsc::Sender<PendingRequest>,
     handle: Handle,
-    under_way: Arc<AtomicUsize>,
+    requests: Arc<AtomicUsize>,
+    /// Clients that get events; they take no place of requests.
+    monitors: Arc<AtomicUsize>,
+}
+
+/// One of a bounded number of places, free again when this is dropped.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(taken: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
+        let place = Self(Arc::clone(taken));
+        (taken.fetch_add(1, Ordering::AcqRel) < max).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// A request that waits for the event loop.
@@ -61,7 +79,8 @@ impl ControlSocket {
             asked,
             ask,
             handle,
-            under_way: Arc::default(),
+            requests: Arc::default(),
+            monitors: Arc::default(),
         })
     }
 
@@ -69,23 +88,19 @@ impl ControlSocket {
     pub(crate) fn accept(&self) {
         while let Ok((stream, _)) = self.listener.accept() {
             // Beyond the limit, the connection is closed at once.
-            if self.under_way.fetch_add(1, Ordering::AcqRel) >= UNDER_WAY_MAX {
-                self.under_way.fetch_sub(1, Ordering::AcqRel);
+            let Some(place) = Place::take(&self.requests, REQUESTS_MAX) else {
                 continue;
-            }
+            };
             let (ask, handle) = (self.ask.clone(), self.handle.clone());
-            let under_way = Arc::clone(&self.under_way);
+            let monitors = Arc::clone(&self.monitors);
             let serving = thread::Builder::new().name("control".to_owned());
-            let spawned = serving.spawn(move || {
+            // Without a thread the connection is closed.
+            let _ = serving.spawn(move || {
                 privilege::give_up_in_thread();
-                if let Err(error) = serve(&stream, &ask, &handle) {
+                if let Err(error) = serve(&stream, &ask, &handle, place, &monitors) {
                     tracing::debug!(%error, "a request was not answered");
                 }
-                under_way.fetch_sub(1, Ordering::AcqRel);
             });
-            if spawned.is_err() {
-                self.under_way.fetch_sub(1, Ordering::AcqRel);
-            }
         }
     }
 
@@ -112,6 +127,8 @@ fn serve(
     stream: &UnixStream,
     ask: &mpsc::Sender<PendingRequest>,
     handle: &Handle,
+    place: Place,
+    monitors: &Arc<AtomicUsize>,
 ) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -121,6 +138,12 @@ fn serve(
     let answer = match serde_json::from_str(&line) {
         Err(error) => Answer::Refused(format!("this is no request: {error}")),
         Ok(request) => {
+            let monitors = (request == Request::Monitor).then_some(monitors);
+            let monitor = monitors.map(|monitors| Place::take(monitors, MONITORS_MAX));
+            if let Some(None) = monitor {
+                let reason = format!("{MONITORS_MAX} clients get events already");
+                return write(stream, &Answer::Refused(reason));
+            }
             let (reply, answered) = mpsc::channel();
             let gone = |_| io::Error::other("the daemon ends");
             ask.send(PendingRequest { request, reply })
@@ -134,6 +157,7 @@ fn serve(
                     answer
                 }
                 Reply::Events(all) => {
+                    drop(place);
                     write(stream, &Answer::Monitoring)?;
                     return stream_events(stream, &all);
                 }
@@ -236,7 +260,9 @@ pub fn ask(path: &Path, request: impl Borrow<Request>) -> io::Result<Answer> {
 const STEP: Duration = Duration::from_millis(500);
 const GLANCE: Duration = Duration::from_millis(1);
 /// Concurrent requests. Ours.
-const UNDER_WAY_MAX: usize = 8;
+const REQUESTS_MAX: usize = 8;
+/// Clients that get events. Ours.
+const MONITORS_MAX: usize = 16;
 /// The longest request is far shorter. Ours.
 const QUESTION_BYTES_MAX: u64 = 4096;
 /// Enough for several thousand neighbours. Ours.
@@ -244,3 +270,57 @@ const ANSWER_BYTES_MAX: u64 = 4 << 20;
 /// How long a client waits for an answer. A daemon with a large change in progress, or a kernel
 /// with many routes, takes a while. Ours.
 pub const PATIENCE: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use keiro_linux::epoll::Waker;
+
+    use super::*;
+    use crate::handle::Trigger;
+
+    #[test]
+    fn monitors_take_no_place_of_requests_and_are_bounded() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("egress.sock");
+        let handle = Handle(Arc::new(Trigger {
+            waker: Waker::new().unwrap(),
+            stop: AtomicBool::new(false),
+            reload: AtomicBool::new(false),
+        }));
+        let socket = ControlSocket::open(&path, handle).unwrap();
+        let mut senders = Vec::new();
+        let mut client = |request: Request| {
+            let path = path.clone();
+            let asking = thread::spawn(move || match request {
+                Request::Monitor => Monitor::open(&path).map(Some),
+                _ => ask(&path, request).map(|_| None),
+            });
+            while !asking.is_finished() {
+                socket.accept();
+                let Ok(asked) = socket.asked.recv_timeout(GLANCE) else {
+                    continue;
+                };
+                let reply = match asked.request {
+                    Request::Monitor => {
+                        let (sender, all) = mpsc::sync_channel(1);
+                        senders.push(sender);
+                        Reply::Events(all)
+                    }
+                    _ => Reply::Answer(Answer::Refused("a test".to_owned()), None),
+                };
+                asked.reply.send(reply).unwrap();
+            }
+            asking.join().unwrap()
+        };
+        let monitors: Vec<_> = (0..MONITORS_MAX)
+            .map(|_| client(Request::Monitor).unwrap())
+            .collect();
+        client(Request::Status).unwrap();
+        let refused = client(Request::Monitor).map(|_| ()).unwrap_err();
+        assert!(refused.to_string().contains("events already"), "{refused}");
+        client(Request::Status).unwrap();
+        drop(monitors);
+    }
+}

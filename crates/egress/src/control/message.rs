@@ -26,8 +26,10 @@ pub enum Request {
     Monitor,
     /// Read the configuration file again.
     Reload,
-    /// Drain an egress peer, or use it again. Asked again, the answer has the progress.
+    /// Drain an egress peer, or use it again.
     Drain { peer: String, draining: bool },
+    /// How far a drain, or its end, has come. It changes nothing.
+    DrainProgress { peer: String },
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -39,7 +41,7 @@ pub enum Answer {
     Monitoring,
     /// The new configuration is in force.
     Reloaded(Box<Reloaded>),
-    /// Of [`Request::Drain`].
+    /// Of [`Request::Drain`] and [`Request::DrainProgress`].
     Drain(Box<DrainStatus>),
     /// The request was rejected, for this reason.
     Refused(String),

@@ -31,6 +31,15 @@ impl<R: Role> Daemon<R> {
         Ok(self.drain_status(id, peer))
     }
 
+    /// How far a drain or its end has come.
+    ///
+    /// # Errors
+    /// There is no such egress peer.
+    pub(super) fn drain_progress(&self, peer: &str) -> Result<DrainStatus, String> {
+        let id = self.egress_peer(peer)?;
+        Ok(self.drain_status(id, peer))
+    }
+
     fn on_drain(&mut self, id: NeighbourId, peer: &str, draining: bool) {
         if self.record.take().is_some() {
             tracing::warn!("recording ends: the policies are others");

@@ -133,6 +133,10 @@ impl<R: Role> Daemon<R> {
                     self.reload(vec![asked.reply]);
                     continue;
                 }
+                Request::DrainProgress { peer } => match self.drain_progress(&peer) {
+                    Ok(status) => Answer::Drain(Box::new(status)),
+                    Err(reason) => Answer::Refused(reason),
+                },
                 Request::Drain { peer, draining } => {
                     let answer = match self.drain(&peer, draining) {
                         Ok(status) => Answer::Drain(Box::new(status)),

@@ -21,16 +21,29 @@ struct Drained {
     took_ms: u64,
 }
 
-/// Asks until everything is sent.
+/// Drains, or ends it, and then asks until everything is sent.
 pub(super) fn drain(args: &args::Drain, draining: bool) -> Result<(), Failure> {
     let start = Instant::now();
+    let peer = || args.peer.clone();
+    let mut request = Request::Drain {
+        peer: peer(),
+        draining,
+    };
     loop {
-        let peer = args.peer.clone();
-        let status = match ask(&args.socket, Request::Drain { peer, draining })? {
+        let status = match ask(&args.socket, request)? {
             Answer::Drain(status) => *status,
             other => return Err(unexpected(&other)),
         };
+        request = Request::DrainProgress { peer: peer() };
         let took = start.elapsed();
+        if status.draining != draining {
+            return Err(Failure::new(format!(
+                "another command has {} {} in the meantime",
+                if draining { "undrained" } else { "drained" },
+                status.peer
+            ))
+            .hint("`keiro show egress` shows how it is now; ask again if it is to be otherwise"));
+        }
         if status.unsent.is_empty() {
             return match args.json {
                 true => output::json(&Drained {
@@ -81,7 +94,8 @@ fn text(status: &DrainStatus, took: Duration) -> String {
     };
     format!(
         "{peer} is drained: {routes} routes are the last choice{session}; {time}\n{left}\n\
-         `keiro show egress` at a server shows the subflows that are left. End the session when there are none.\n"
+         `keiro show egress` at a server shows the subflows that are left. End the session when there are none.\n\
+         This lasts until `keiro egress undrain {peer}`, or until the daemon ends: `drain = true` in its file lasts longer.\n"
     )
 }
 
