@@ -22,16 +22,19 @@ use crate::{args, failure::Failure};
 /// Where forwarding is turned on for the next start of the machine.
 const SYSCTL_FILE: &str = "/etc/sysctl.d/60-keiro-asbr.conf";
 const FORWARDING: &str = "/proc/sys/net/ipv6/conf/all/forwarding";
+const ROUTES: &str = "/proc/net/ipv6_route";
 
 pub(super) fn asbr(args: &args::InitAsbr) -> Result<(), Failure> {
     let links = interface::list().map_err(|e| Failure::new("cannot list interfaces").because(e))?;
     let text = asbr_text(args, router_id(&links, args.common.router_id)?);
     let file = args.output.display().to_string();
     let config = AsbrConfig::parse(&text, &file)?;
-    write(&args.output, &text, args.common.force)?;
+    refuse_existing(&args.output, args.common.force)?;
+    // What may fail comes before the file, which must not be there for the next attempt.
     if args.forwarding {
         turn_on_forwarding()?;
     }
+    write(&args.output, &text, args.common.force)?;
     say_unreachable(
         &args
             .peers
@@ -158,11 +161,16 @@ fn egress_text(args: &args::InitEgress, id: Ipv4Addr) -> String {
     text
 }
 
-fn write(file: &Path, text: &str, force: bool) -> Result<(), Failure> {
+fn refuse_existing(file: &Path, force: bool) -> Result<(), Failure> {
     if file.exists() && !force {
         return Err(Failure::new(format!("{} is there already", file.display()))
             .hint("another name with --output, or --force to replace it"));
     }
+    Ok(())
+}
+
+fn write(file: &Path, text: &str, force: bool) -> Result<(), Failure> {
+    refuse_existing(file, force)?;
     if let Some(directory) = file.parent() {
         make_directory(directory).map_err(|e| unwritable(directory, &e))?;
     }
@@ -172,7 +180,23 @@ fn write(file: &Path, text: &str, force: bool) -> Result<(), Failure> {
 }
 
 /// Now, and at the next start of the machine.
+///
+/// # Errors
+/// It may not, or a default route would go with it.
 fn turn_on_forwarding() -> Result<(), Failure> {
+    let is_off = fs::read_to_string(FORWARDING).is_ok_and(|value| value.trim() == "0");
+    let routes = fs::read_to_string(ROUTES).unwrap_or_default();
+    let lost = interfaces_of_advertised_defaults(&routes).find(|link| ignores_as_router(link));
+    if let (true, Some(link)) = (is_off, lost) {
+        let message = format!(
+            "the default route of {link} is from router advertisements, which Linux ignores while it forwards: it \
+             would be removed, and this host perhaps cut off"
+        );
+        return Err(Failure::new(message).hint(format!(
+            "`sysctl -w net.ipv6.conf.{link}.accept_ra=2` keeps it (and a file in /etc/sysctl.d at the next start), or \
+             configure a static route"
+        )));
+    }
     let failed = |error: io::Error| {
         Failure::new("cannot turn on IPv6 forwarding")
             .because(error)
@@ -182,6 +206,24 @@ fn turn_on_forwarding() -> Result<(), Failure> {
     fs::write(SYSCTL_FILE, "net.ipv6.conf.all.forwarding = 1\n").map_err(failed)?;
     crate::output::message!("wrote {SYSCTL_FILE}: IPv6 forwarding is on");
     Ok(())
+}
+
+/// Interfaces with a default route that the kernel has from a router advertisement.
+fn interfaces_of_advertised_defaults(routes: &str) -> impl Iterator<Item = &str> {
+    // RTF_DEFAULT and RTF_ADDRCONF of `linux/ipv6_route.h`.
+    const ADVERTISED: u32 = 0x0001_0000 | 0x0004_0000;
+    routes.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let flags = u32::from_str_radix(fields.get(8)?, 16).ok()?;
+        let is_advertised = flags & ADVERTISED == ADVERTISED;
+        is_advertised.then_some(*fields.get(9)?)
+    })
+}
+
+/// Whether router advertisements count only while the host does not forward.
+fn ignores_as_router(link: &str) -> bool {
+    let setting = format!("/proc/sys/net/ipv6/conf/{link}/accept_ra");
+    fs::read_to_string(setting).is_ok_and(|value| value.trim() == "1")
 }
 
 fn say_unreachable_reflectors(reflectors: &[IpAddr]) {
@@ -246,6 +288,22 @@ mod tests {
         };
         let server = EndpointConfig::parse(&egress_text(&egress, ID), "egress.toml").unwrap();
         assert_eq!(server.peers[0].rt, config.peers[1].rt);
+    }
+
+    #[test]
+    fn a_default_route_from_a_router_advertisement_is_found() {
+        let zero = "0".repeat(32);
+        let gateway = "fe800000000000000000000000000001";
+        let line = |flags: &str, link: &str| {
+            format!("{zero} 00 {zero} 00 {gateway} 00000400 00000001 00000000 {flags} {link}\n")
+        };
+        // Static, advertised, the kernel's own unreachable one, and what is none.
+        let text = line("00000003", "eth0")
+            + &line("00450003", "eth1")
+            + &line("00200200", "lo")
+            + "00 short\n";
+        let found: Vec<&str> = interfaces_of_advertised_defaults(&text).collect();
+        assert_eq!(found, ["eth1"]);
     }
 
     #[test]
