@@ -24,7 +24,7 @@ pub(crate) use self::{
         MEASURE_PORT, Measure, MeasureCommand, MeasureCompare, MeasureFit, MeasureNet, MeasurePart,
     },
     messages::{MessageSocket, Receive, Send},
-    network::{HubFile, Init, Invite, Join, Leave, Rename, Revoke, RotateKey, Sites},
+    network::{HubFile, Init, Invite, Join, Leave, Rename, Revoke, Sites},
 };
 
 const EXIT_STATUS: &str = "\
@@ -91,11 +91,6 @@ pub(crate) enum Command {
     ///
     /// Its sessions, routes and history go on. No file of the branch changes.
     Rename(Rename),
-    /// Give this gateway of a network another key, without a gap
-    ///
-    /// The other gateways learn the new public key over the present sessions, and accept both until the new one is used.
-    /// A command that ends early goes on when it is run again.
-    RotateKey(RotateKey),
     /// The branches of the network of this hub, and those that are invited
     Sites(Sites),
     /// Join a network with the token of an invitation

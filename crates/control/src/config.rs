@@ -310,8 +310,6 @@ pub struct Peer {
     /// Its name, unique among peers.
     pub name: Name,
     pub public_key: PublicKey,
-    /// One that follows it or that it has followed: the peer may use either.
-    pub other_public_key: Option<PublicKey>,
     pub origin: PeerOrigin,
     /// Holds a key that both share; read with [`crate::key::load_preshared_key`]. `None`: none.
     pub preshared_key_file: Option<PathBuf>,

@@ -272,7 +272,6 @@ impl Hub<'_> {
         let mut with_site = self.registry.clone();
         let site = Site {
             public_key: request.public_key,
-            next_public_key: None,
             preshared_key: PresharedKey::from_bytes([0; 32]),
             prefixes: request.prefixes.clone(),
             wire_name: self.registry.free_wire_name(&request.name),
@@ -319,8 +318,7 @@ impl Hub<'_> {
             return Some("the invitation".to_owned());
         }
         let mut sites = self.registry.members();
-        let is_of = |site: &Site| site.public_key == *key || site.next_public_key == Some(*key);
-        if let Some((name, _)) = sites.find(|(_, site)| is_of(site)) {
+        if let Some((name, _)) = sites.find(|(_, site)| site.public_key == *key) {
             return Some(format!("site `{name}`"));
         }
         let mut invitations = self.registry.invitations.iter();

@@ -77,33 +77,6 @@ pub enum KeyFileError {
     },
 }
 
-/// The files of a gateway's private key while it is followed by another one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyFiles {
-    /// The key in use.
-    pub key: PathBuf,
-    /// The one that follows it, which peers learn of.
-    pub next: PathBuf,
-    /// The one that it has followed, which peers may still use.
-    pub previous: PathBuf,
-}
-
-impl KeyFiles {
-    /// Beside the file of the key in use.
-    pub fn of(key: &Path) -> Self {
-        let beside = |suffix: &str| {
-            let mut name = key.as_os_str().to_owned();
-            name.push(suffix);
-            PathBuf::from(name)
-        };
-        Self {
-            next: beside(".next"),
-            previous: beside(".previous"),
-            key: key.to_owned(),
-        }
-    }
-}
-
 /// Reads a private key: base64 of 32 bytes, one line.
 ///
 /// # Errors

@@ -49,25 +49,9 @@ pub enum Document {
     DirectWanted(DirectWanted),
     /// From a hub to two branches: each may begin a session with the other.
     Direct(Box<Direct>),
-    /// From a site to a hub, over a session of its present key: the key that is to follow that.
-    KeyAnnounced(KeyAnnounced),
-    /// From a hub to a site: handshakes with this key of the site are answered.
-    KeyAccepted(KeyAccepted),
     /// Of a newer release.
     #[serde(other)]
     Unknown,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeyAnnounced {
-    #[serde(with = "texts::one")]
-    pub public_key: PublicKey,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeyAccepted {
-    #[serde(with = "texts::one")]
-    pub public_key: PublicKey,
 }
 
 /// Which other site a branch has packets for.

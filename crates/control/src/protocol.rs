@@ -33,7 +33,7 @@ pub use self::{
     },
     lines::{LineDecoder, LineError, encode_line},
     message_client::{MessageClientSnapshot, MessageClients},
-    network::{KeyRotationSnapshot, NetworkSiteSnapshot, NetworkSnapshot, SiteRoute},
+    network::{NetworkSiteSnapshot, NetworkSnapshot, SiteRoute},
     planner_input::{
         ExcessLossInput, HoldDownInput, LineUseInput, LossNeedInput, MessagesInput,
         PLANNER_INPUT_VERSION, PathLevelInput, PathTermsInput, PathUpInput, PlannedAppInput,
@@ -158,9 +158,6 @@ pub enum Request {
     /// [`Request::Reload`]. Answer: [`Response::Done`], or an error of code [`ErrorCode::ConfigRejected`] and the sites
     /// stay as they were.
     FollowRegistry {},
-    /// Read the private key files again and use what they have; see [`KeyRotationSnapshot`]. Answer:
-    /// [`Response::KeyRotation`], or an error of code [`ErrorCode::Unavailable`] and the keys stay as they were.
-    FollowKeys {},
     /// Put an application on a path until it is taken back or the gateway restarts.
     /// Answer: [`Response::Done`].
     Assign {
@@ -193,7 +190,6 @@ impl Request {
             | Self::Apply { .. }
             | Self::Reload {}
             | Self::FollowRegistry {}
-            | Self::FollowKeys {}
             | Self::Assign { .. } => false,
         }
     }
@@ -269,8 +265,6 @@ pub enum Response {
         #[serde(default)]
         warnings: Vec<String>,
     },
-    /// To [`Request::FollowKeys`].
-    KeyRotation(KeyRotationSnapshot),
     /// To requests that answer nothing else.
     Done {},
     /// The request was not fulfilled, and nothing changed.

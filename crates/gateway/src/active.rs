@@ -92,26 +92,11 @@ struct ActivePeer {
     paths: Vec<PathConfig>,
 }
 
-/// A peer with no key of this, or with another preshared key, is another peer.
+/// A peer with another identity is another peer.
 #[derive(Clone, PartialEq, Eq)]
 struct Identity {
     public_key: [u8; 32],
-    /// See [`PeerConfig::other_public_key`].
-    other_public_key: Option<[u8; 32]>,
     preshared_key: PresharedKey,
-}
-
-impl Identity {
-    fn keys(&self) -> impl Iterator<Item = [u8; 32]> {
-        std::iter::once(self.public_key).chain(self.other_public_key)
-    }
-
-    /// Whether it is the same peer: one key may follow the other.
-    fn is_of(&self, other: &Self) -> bool {
-        let mut keys = self.keys();
-        self.preshared_key == other.preshared_key
-            && keys.any(|key| other.keys().any(|of| of == key))
-    }
 }
 
 /// What a configuration needs beyond what is in use.
@@ -179,7 +164,6 @@ pub(crate) fn prepare(
         };
         identities.push(Identity {
             public_key: *peer.public_key.as_bytes(),
-            other_public_key: peer.other_public_key.map(|key| *key.as_bytes()),
             preshared_key,
         });
     }
@@ -509,13 +493,11 @@ impl Active {
     ) -> Result<(Vec<String>, Vec<Rename>), DataThreadGone> {
         let wanted: BTreeMap<[u8; 32], &Identity> = identities
             .iter()
-            .flat_map(|identity| identity.keys().map(move |key| (key, identity)))
+            .map(|identity| (identity.public_key, identity))
             .collect();
         let gone = |(name, peer): (&String, &ActivePeer)| {
             let identity = &peer.identity;
-            let mut found = identity.keys().filter_map(|key| wanted.get(&key));
-            let is_wanted = found.any(|wanted| wanted.is_of(identity));
-            (!is_wanted).then(|| name.clone())
+            (wanted.get(&identity.public_key) != Some(&identity)).then(|| name.clone())
         };
         let removed: Vec<String> = self.peers.iter().filter_map(gone).collect();
         let ids: BTreeSet<AppId> = config.apps.iter().map(app_id).collect();
@@ -538,9 +520,6 @@ impl Active {
                 None => {
                     let mut new =
                         PeerConfig::new(PublicKey::from_bytes(*peer.public_key.as_bytes()));
-                    new.other_public_key = identities[number]
-                        .other_public_key
-                        .map(PublicKey::from_bytes);
                     new.preshared_key = identities[number].preshared_key.clone();
                     new.paths.clone_from(&paths);
                     new.reassembly_bytes_max = peer.reassembly_max;
@@ -550,19 +529,6 @@ impl Active {
                     (data.add_peer(new, apps)?, false)
                 }
             };
-            let before = entry.as_ref().map(|entry| &entry.identity);
-            if before.is_some_and(|before| *before != identities[number]) {
-                let Identity {
-                    public_key,
-                    other_public_key,
-                    ..
-                } = &identities[number];
-                data.send(Command::SetPeerKeys {
-                    peer: id,
-                    used: PublicKey::from_bytes(*public_key),
-                    other: other_public_key.map(PublicKey::from_bytes),
-                })?;
-            }
             if changed {
                 let paths = paths.clone();
                 data.send(Command::SetPaths { peer: id, paths })?;

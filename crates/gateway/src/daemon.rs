@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use keiro_control::{key::PublicKey, protocol::EventKind};
+use keiro_control::protocol::EventKind;
 use keiro_core::PathId;
 use keiro_linux::{
     epoll::{Epoll, Interest, ReadyList},
@@ -89,9 +89,7 @@ impl Gateway {
             if Stopwatch::now() >= next_check {
                 next_check = Stopwatch::now() + self.check_interval();
                 self.check()?;
-                self.follow_site_keys();
                 self.follow_registry();
-                self.announce_key()?;
                 self.retry_pushes()?;
                 self.follow_direct()?;
                 self.end_idle_traces()?;
@@ -333,10 +331,6 @@ impl Gateway {
                 "one of both gateways does not split TCP connections of the tenant, which stay IP packets; \
                  write tcp = \"split\" at both"
             );
-        }
-        if let keiro_core::Event::StaticKeysUsed { peer, ours, theirs } = event {
-            let key = |key: &keiro_core::PublicKey| PublicKey::from_bytes(*key.as_bytes());
-            return self.keys.on_used(*peer, key(ours), key(theirs));
         }
         self.sites.on_event(event);
         if let keiro_core::Event::PeerDown {

@@ -54,7 +54,7 @@ impl Gateway {
     }
 
     /// The hubs of a branch, the first one first.
-    pub(crate) fn hubs_of_branch(&self) -> impl Iterator<Item = &Peer> {
+    fn hubs_of_branch(&self) -> impl Iterator<Item = &Peer> {
         let first = match &self.sites.of_file().network {
             Some(Membership::Branch { hub }) => Some(hub.0),
             _ => None,
@@ -160,7 +160,6 @@ impl Gateway {
         let site = DirectSite {
             name: direct.site,
             public_key,
-            next_public_key: None,
             preshared_key: direct.preshared_key,
             endpoint: direct.endpoint,
         };

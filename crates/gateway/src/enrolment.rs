@@ -210,7 +210,6 @@ impl Gateway {
         let preshared_key = PresharedKey::from_bytes(random()?);
         let site = Site {
             public_key: request.public_key,
-            next_public_key: None,
             preshared_key: preshared_key.clone(),
             prefixes: request.prefixes.clone(),
             wire_name: edit.registry().free_wire_name(&request.name),
@@ -276,7 +275,7 @@ impl Gateway {
 ///
 /// # Errors
 /// [`EditError::Locked`], or the directory cannot be opened.
-pub(crate) fn refuse_locked(registry: &Path) -> anyhow::Result<()> {
+fn refuse_locked(registry: &Path) -> anyhow::Result<()> {
     let directory = registry.parent().unwrap_or(Path::new("/"));
     let file =
         File::open(directory).with_context(|| format!("cannot open {}", directory.display()))?;

@@ -39,7 +39,6 @@ use crate::{
     event_log::EventLog,
     handshake_time::HandshakeTime,
     history::HistoryRecorder,
-    key_rotation::KeyRotation,
     message_tls::MessageTlsServer,
     packet_trace::PacketTraces,
     recent_events::RecentEvents,
@@ -62,7 +61,6 @@ pub struct Gateway {
     /// As in the file, with the sites of the network.
     pub(crate) written: Config,
     pub(crate) sites: Sites,
-    pub(crate) keys: KeyRotation,
     /// What the machine, the network and the peers have shown, and what of it the configuration follows.
     pub(crate) found: Found,
     pub(crate) followed: Found,

@@ -65,7 +65,6 @@ impl Gateway {
         let name = match kind {
             EventKind::PeerUp { peer, .. }
             | EventKind::PeerDown { peer, .. }
-            | EventKind::PeerRenamed { peer, .. }
             | EventKind::KeyChanged { peer, .. } => peer,
             EventKind::PathUp { on, .. }
             | EventKind::PathDown { on, .. }
@@ -122,16 +121,6 @@ impl Gateway {
             Document::RegistryCopy(replica) if self.is_first_hub(index) => {
                 Ok(self.on_registry_copy(*replica))
             }
-            Document::KeyAnnounced(announced) if !is_provisional => {
-                self.on_key_announced(id, &name, &announced)
-            }
-            Document::KeyAccepted(accepted) => {
-                let is_of_hub = self.hub_of_this(index).is_some() || self.is_first_hub(index);
-                if is_of_hub {
-                    self.on_key_accepted(id, &accepted);
-                }
-                Ok((!is_of_hub).then_some(RefusalReason::Other))
-            }
             Document::SitesUp(up) => Ok(self.on_sites_up(&name, up)),
             Document::DirectWanted(wanted) if !is_provisional => self.introduce(&name, &wanted),
             Document::Direct(direct) => Ok(match self.hub_of_this(index) {
@@ -147,7 +136,6 @@ impl Gateway {
             | Document::Enrolled(_)
             | Document::EnrolRefused(_)
             | Document::DirectWanted(_)
-            | Document::KeyAnnounced(_)
             | Document::RegistryCopy(_) => Ok(Some(RefusalReason::Other)),
         }
     }

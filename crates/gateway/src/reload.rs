@@ -242,13 +242,10 @@ impl Gateway {
         self.planning.steering.rename(renamed);
         self.history.rename(renamed);
         for Rename { before, now } in &renamed.peers {
-            let renamed = EventKind::PeerRenamed {
+            self.publish(EventKind::PeerRenamed {
                 peer: now.clone(),
                 before: before.clone(),
-            };
-            if !self.is_of_invitation(&renamed) {
-                self.publish(renamed);
-            }
+            });
         }
     }
 

@@ -58,7 +58,6 @@ impl Gateway {
                 },
             ),
             Request::FollowRegistry {} => self.follow_registry_now(),
-            Request::FollowKeys {} => self.key_rotation().map(Response::KeyRotation),
             Request::Assign { app, path } => self.assign(app, path.as_deref()),
         };
         answer.unwrap_or_else(Response::Error)

@@ -52,8 +52,6 @@ pub(crate) struct Sites {
     pub(crate) pushes: Pushes,
     /// Of two hubs, which sites each has.
     pub(crate) seen: SeenSites,
-    /// Of this gateway, the one to use first.
-    hub_keys: Vec<PublicKey>,
     /// At a branch, sessions with other branches.
     pub(crate) direct: DirectSites,
     /// At a hub, what was done for such sessions.
@@ -89,7 +87,6 @@ impl Sites {
             revision: 0,
             pushes: Pushes::default(),
             seen: SeenSites::default(),
-            hub_keys: Vec::new(),
             direct: DirectSites::default(),
             introductions: Introductions::default(),
         };
@@ -141,9 +138,7 @@ impl Sites {
         match state {
             NetworkState::Branch(registry) => {
                 let sites = wanted.into_iter();
-                sites
-                    .map(|site| registry.with_present_names(site))
-                    .collect()
+                sites.map(|site| registry.renamed(site)).collect()
             }
             NetworkState::Hub(_) | NetworkState::SecondHub(_) | NetworkState::Nothing => wanted,
         }
@@ -200,7 +195,7 @@ impl Sites {
         (self.of_file, self.state, self.read) = (of_file, state, read);
         self.rejected = None;
         if let NetworkState::Branch(registry) = &self.state {
-            self.direct.rename(|site| registry.with_present_names(site));
+            self.direct.rename(|site| registry.renamed(site));
         }
         self.direct.retain(|name| match &self.state {
             NetworkState::Branch(registry) => registry.direct_key(name).ok(),
@@ -304,15 +299,6 @@ impl Sites {
         true
     }
 
-    /// The keys of this gateway, which a first hub gives to its sites.
-    pub(crate) fn set_hub_keys(&mut self, keys: Vec<PublicKey>) {
-        if self.hub_keys != keys {
-            self.hub_keys = keys;
-            self.revision += 1;
-            self.pushes.on_timeout();
-        }
-    }
-
     /// Of the registry; a greater one has other sites.
     pub(crate) fn revision(&self) -> u64 {
         self.revision
@@ -330,15 +316,10 @@ impl Sites {
                 let number = [self.incarnation, self.revision];
                 let second = registry.second_hub.as_ref();
                 if second.is_some_and(|(name, _)| name.as_str() == peer) {
-                    let mut replica = Replica::new(registry, &self.of_file, number)?;
-                    replica.hub_keys.clone_from(&self.hub_keys);
+                    let replica = Replica::new(registry, &self.of_file, number)?;
                     return Some(Document::RegistryCopy(Box::new(replica)));
                 }
-                let site = site(registry)?;
-                PublicRegistry {
-                    hub_keys: self.hub_keys.clone(),
-                    ..PublicRegistry::of_site(registry, &self.of_file, &site, number)?
-                }
+                PublicRegistry::of_site(registry, &self.of_file, &site(registry)?, number)?
             }
             NetworkState::SecondHub(replica) => {
                 let registry = replica.registry()?;

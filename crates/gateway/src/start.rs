@@ -50,7 +50,6 @@ use crate::{
     gateway::{ConfigFile, Counts, DataThreadLink, EventLoop, Gateway, PlanningState, Process},
     handshake_time::HandshakeTime,
     history::HistoryRecorder,
-    key_rotation::KeyRotation,
     message_tls::{self, MessageTlsServer},
     options::Options,
     packet_trace::PacketTraces,
@@ -121,7 +120,6 @@ impl Gateway {
             config_file: ConfigFile::new(config_path, options, &first.config),
             process: Process::new(options.version, first.public_key),
             active,
-            keys: KeyRotation::default(),
             tenants,
             status: StatusTable::default(),
             planning: PlanningState::new(&first.config),
@@ -176,10 +174,6 @@ impl Gateway {
         self.active.follow_paths(&self.config);
         self.note_budgets()?;
         self.await_previous_plan()?;
-        // The key in use was read before.
-        if let Err(error) = self.follow_key_files() {
-            tracing::warn!("the next or the previous key of this gateway is not used: {error:#}");
-        }
         let preferences = self.preferences();
         self.active
             .apply(&self.config, prepared, &preferences, &self.data)?;

@@ -1,4 +1,4 @@
-//! The command line of hubs and branches: `keiro init`, `invite`, `revoke`, `rename`, `rotate-key`, `sites`, `join` and `leave`.
+//! The command line of hubs and branches: `keiro init`, `invite`, `revoke`, `rename`, `sites`, `join` and `leave`.
 
 use super::*;
 
@@ -98,19 +98,6 @@ pub(crate) struct Rename {
     pub(crate) new: Name,
     #[command(flatten)]
     pub(crate) hub: HubFile,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct RotateKey {
-    /// The gateway's configuration
-    #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG_FILE, value_hint = ValueHint::FilePath)]
-    pub(crate) config: PathBuf,
-    /// How long to wait for other gateways
-    #[arg(long, value_name = "TIME", default_value = "60s")]
-    pub(crate) timeout: Text<Duration>,
-    /// Refuse the key before at once, although some have not used the new one
-    #[arg(long)]
-    pub(crate) finish: bool,
 }
 
 #[derive(Args, Debug)]

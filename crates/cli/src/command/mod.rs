@@ -25,7 +25,6 @@ mod plan;
 mod program;
 mod query;
 mod record;
-mod rotate_key;
 mod run_as;
 mod show;
 mod sites;
@@ -66,7 +65,6 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Init(args) => init::init(&args).map(success),
         Command::Invite(args) => sites::invite(&args).map(success),
         Command::Revoke(args) => sites::revoke(&args).map(success),
-        Command::RotateKey(args) => rotate_key::rotate_key(&args).map(success),
         Command::Rename(args) => sites::rename(&args).map(success),
         Command::Sites(args) => sites::sites(&args).map(success),
         Command::Join(args) => join::join(&args).map(success),

@@ -40,7 +40,7 @@ pub(super) fn ask(socket: &args::Socket, request: &Request) -> Result<Response, 
 }
 
 /// What a failed exchange over `socket` is to the user.
-pub(super) fn failed(socket: &Path, error: ClientError) -> Failure {
+fn failed(socket: &Path, error: ClientError) -> Failure {
     match error {
         ClientError::Refused(error) => error.into(),
         ClientError::Io(error)

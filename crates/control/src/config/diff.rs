@@ -214,7 +214,6 @@ fn peers(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
         let Peer {
             name,
             public_key,
-            other_public_key,
             preshared_key_file,
             preshared_key,
             origin,
@@ -225,7 +224,7 @@ fn peers(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
         } = peer;
         let endpoint = endpoint.clone();
         let rest = (
-            (*public_key, *other_public_key),
+            *public_key,
             (preshared_key_file.clone(), preshared_key.clone(), *origin),
             *reassembly_max,
             endpoint,

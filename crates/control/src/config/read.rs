@@ -320,7 +320,6 @@ impl Reader<'_> {
         let peer = Peer {
             name: name?,
             public_key: public_key.value,
-            other_public_key: None,
             origin: PeerOrigin::Written,
             preshared_key: None,
             preshared_key_file: value(preshared_key_file),

@@ -14,10 +14,7 @@ use super::{
     addresses::of_hub,
     draft::{Draft, DraftApp},
 };
-use crate::{
-    config::{Class, Config, ConfigError, Name, Tenant, is_forwarded},
-    key::PublicKey,
-};
+use crate::config::{Class, Config, ConfigError, Name, Tenant, is_forwarded};
 
 /// The shortest prefixes of a site, in IPv4 and IPv6. Ours: what is shorter is a mistake or takes the Internet.
 pub const PREFIX_BITS_MIN: [u8; 2] = [8, 32];
@@ -168,11 +165,7 @@ fn keys(draft: &Draft, report: &mut Report<'_>) {
         let owner = format!("the invitation of `{name}`");
         (of.public_key, owner, &spans.public_key)
     });
-    let next = draft.members().filter_map(|(name, site, spans)| {
-        let owner = format!("site `{name}`");
-        Some((site.next_public_key?, owner, &spans.public_key))
-    });
-    let mut all: Vec<_> = sites.chain(next).chain(invitations).collect();
+    let mut all: Vec<_> = sites.chain(invitations).collect();
     all.sort_by_key(|(.., at)| at.start);
     for (key, owner, at) in all {
         if let Some(earlier) = keys.insert(key, owner) {
@@ -252,8 +245,7 @@ pub(super) fn with_config(
             report.add(&spans.name, message, "rename one of them");
         }
         let mut peers = config.peers.iter();
-        let is_one = |key: PublicKey| key == site.public_key || Some(key) == site.next_public_key;
-        if let Some(peer) = peers.find(|peer| is_one(peer.public_key)) {
+        if let Some(peer) = peers.find(|peer| peer.public_key == site.public_key) {
             let message = format!(
                 "public_key: [[peer]] `{}` in {} has the same key",
                 peer.name,

@@ -25,8 +25,6 @@ pub struct DirectSite {
     pub name: Name,
     /// As the registry had it when the site was introduced.
     pub public_key: PublicKey,
-    /// See [`Site::next_public_key`](super::Site::next_public_key).
-    pub next_public_key: Option<PublicKey>,
     pub preshared_key: PresharedKey,
     /// Where the hub sees it.
     pub endpoint: Vec<SocketAddr>,
@@ -89,33 +87,27 @@ impl PublicRegistry {
         }
     }
 
-    /// The site with its present name and keys, where it had others when it was introduced.
+    /// The site under its present name, where it had another one when it was introduced.
     #[must_use]
-    pub fn with_present_names(&self, mut direct: DirectSite) -> DirectSite {
-        let known = [Some(direct.public_key), direct.next_public_key];
+    pub fn renamed(&self, mut direct: DirectSite) -> DirectSite {
         let mut sites = self.sites.iter();
-        let site = sites.find(|site| site.public_key.is_some() && known.contains(&site.public_key));
-        if let Some(site) = site.filter(|site| site.name != self.site)
-            && let Some(key) = site.public_key
-        {
+        let site = sites.find(|site| site.public_key == Some(direct.public_key));
+        if let Some(site) = site.filter(|site| site.name != self.site) {
             direct.name = site.name.clone();
-            direct.public_key = key;
-            direct.next_public_key = site.next_public_key;
         }
         direct
     }
 
-    /// Sites that had another public key before, which was not announced.
+    /// Sites that had another public key before.
     pub fn other_keys_than(&self, before: &Self) -> Vec<&Name> {
-        let keys: BTreeMap<&Name, [Option<PublicKey>; 2]> = before
+        let keys: BTreeMap<&Name, PublicKey> = before
             .sites
             .iter()
-            .filter_map(|site| Some((&site.name, [Some(site.public_key?), site.next_public_key])))
+            .filter_map(|site| Some((&site.name, site.public_key?)))
             .collect();
         let has_other = |site: &&PublishedSite| {
             let before = keys.get(&site.name);
-            let is_other = |before: &[_; 2]| !before.contains(&site.public_key);
-            site.public_key.is_some() && before.is_some_and(is_other)
+            before.is_some_and(|before| site.public_key.is_some_and(|key| key != *before))
         };
         let sites = self.sites.iter().filter(has_other);
         sites.map(|site| &site.name).collect()
@@ -181,7 +173,6 @@ impl Config {
             name: name.clone(),
             origin: PeerOrigin::Direct,
             public_key: *public_key,
-            other_public_key: site.next_public_key,
             preshared_key_file: None,
             preshared_key: Some(direct.preshared_key.clone()),
             endpoint: endpoint.map(PeerEndpoint::Address).collect(),

@@ -13,10 +13,7 @@ use ipnet::IpNet;
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Key, Table, TableLike, Value};
 
 use super::{Invitation, Redemption, Registry, SecondHub, Site, text};
-use crate::{
-    config::{ConfigError, Name, PeerEndpoint},
-    key::PublicKey,
-};
+use crate::config::{ConfigError, Name, PeerEndpoint};
 
 /// A registry that nothing else changes meanwhile. Dropped without [`commit`](Self::commit), it leaves the file as
 /// it is.
@@ -138,7 +135,11 @@ impl RegistryEdit {
             return false;
         }
         self.rename_entry(table, name, new);
-        if let Some(entry) = self.entry(table, new) {
+        if let Some(entry) = self
+            .table(table)
+            .and_then(|table| table.get_mut(new.as_str()))
+            .and_then(Item::as_table_like_mut)
+        {
             match wire_name == *new {
                 true => entry.remove("wire_name"),
                 false => entry.insert("wire_name", toml_edit::value(wire_name.as_str())),
@@ -150,56 +151,6 @@ impl RegistryEdit {
             self.rename_entry("invitation", name, new);
         }
         true
-    }
-
-    /// Notes the key that is to follow that of a site or the second hub. `false`: there is none.
-    pub fn announce_key(&mut self, name: &Name, key: PublicKey) -> bool {
-        let Some(entry) = self.member(name) else {
-            return false;
-        };
-        entry.insert("next_public_key", toml_edit::value(key.to_string()));
-        entry.fmt();
-        true
-    }
-
-    /// The next key of a site or the second hub is its key. `false`: there is none.
-    pub fn follow_key(&mut self, name: &Name) -> bool {
-        let keys = (self.registry.members())
-            .find(|(of, _)| *of == name)
-            .map(|(_, site)| (site.public_key, site.next_public_key));
-        let Some((before, next)) = keys else {
-            return false;
-        };
-        let mut invitations = self.registry.invitations.iter();
-        let came_by = invitations.find(|(_, invitation)| {
-            let redeemed = invitation.redeemed.as_ref();
-            redeemed.is_some_and(|redeemed| redeemed.by == before)
-        });
-        let came_by = came_by.map(|(name, _)| name.clone());
-        let (Some(next), Some(entry)) = (next, self.member(name)) else {
-            return false;
-        };
-        entry.remove("next_public_key");
-        entry.insert("public_key", toml_edit::value(next.to_string()));
-        entry.fmt();
-        if let Some(invitation) = came_by.and_then(|name| self.entry("invitation", &name)) {
-            invitation.insert("redeemed_by", toml_edit::value(next.to_string()));
-        }
-        true
-    }
-
-    /// The entry of a site or the second hub.
-    fn member(&mut self, name: &Name) -> Option<&mut dyn TableLike> {
-        let table = match self.registry.is_second_hub(name) {
-            true => "hub",
-            false => "site",
-        };
-        self.entry(table, name)
-    }
-
-    fn entry(&mut self, table: &str, name: &Name) -> Option<&mut dyn TableLike> {
-        let item = self.table(table)?.get_mut(name.as_str())?;
-        item.as_table_like_mut()
     }
 
     /// Adds an invitation, or replaces the one of this name.
@@ -239,15 +190,6 @@ impl RegistryEdit {
         for name in expired {
             self.remove("invitation", &name);
         }
-    }
-
-    /// What the file will say with the changes.
-    ///
-    /// # Errors
-    /// The registry would be wrong.
-    pub fn changed(&self) -> Result<Registry, EditError> {
-        let text = self.document.to_string();
-        Ok(Registry::parse(&text, &self.path.display().to_string())?)
     }
 
     /// Writes the changes, so that they are on the disk when this returns.
@@ -316,9 +258,6 @@ impl RegistryEdit {
 fn entry_of(site: &Site) -> InlineTable {
     let mut entry = InlineTable::new();
     entry.insert("public_key", site.public_key.to_string().into());
-    if let Some(key) = &site.next_public_key {
-        entry.insert("next_public_key", key.to_string().into());
-    }
     let secret = site.preshared_key.to_base64();
     entry.insert("preshared_key", secret.as_str().into());
     entry.insert("prefixes", list(&site.prefixes));

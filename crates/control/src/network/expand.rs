@@ -47,7 +47,6 @@ pub(super) struct NewPeer {
     pub(super) name: Name,
     pub(super) origin: PeerOrigin,
     pub(super) public_key: PublicKey,
-    pub(super) other_public_key: Option<PublicKey>,
     pub(super) preshared_key_file: Option<PathBuf>,
     pub(super) preshared_key: Option<PresharedKey>,
     pub(super) endpoint: Vec<PeerEndpoint>,
@@ -99,7 +98,6 @@ impl Config {
                 name: name.clone(),
                 origin: PeerOrigin::Site,
                 public_key: site.public_key,
-                other_public_key: site.next_public_key,
                 preshared_key_file: None,
                 preshared_key: Some(site.preshared_key.clone()),
                 endpoint: Vec::new(),
@@ -143,7 +141,6 @@ impl Config {
             name: name.clone(),
             origin: PeerOrigin::SecondHub,
             public_key: hub.site.public_key,
-            other_public_key: hub.site.next_public_key,
             preshared_key_file: None,
             preshared_key: Some(hub.site.preshared_key.clone()),
             endpoint: hub.endpoint.clone(),
@@ -154,7 +151,6 @@ impl Config {
 
     /// At the second hub.
     fn add_first_hub(&mut self, first: PeerIndex, replica: &Replica, registry: &Registry) {
-        self.set_keys(first, &replica.hub_keys);
         if let Some((name, hub)) = &registry.second_hub {
             let tenant = Some(replica.tenant_id);
             let names = [name, hub.site.wire_name.as_ref().unwrap_or(name)];
@@ -209,7 +205,6 @@ impl Config {
                 name,
                 origin: PeerOrigin::Invitation,
                 public_key: invitation.public_key,
-                other_public_key: None,
                 preshared_key_file: None,
                 preshared_key: Some(invitation.preshared_key.clone()),
                 endpoint: Vec::new(),
@@ -221,7 +216,6 @@ impl Config {
         let Some(number) = self.tenant_numbered(Some(registry.tenant_id)) else {
             return;
         };
-        self.set_keys(hub, &registry.hub_keys);
         let apps = apps_or_default(&registry.apps());
         let own = [&registry.site, registry.own_wire_name()];
         let app = self.add_apps(&apps, own, hub, Over::FirstHub);
@@ -288,15 +282,6 @@ impl Config {
         }
     }
 
-    /// The keys that a hub says that it has; none: that of the file.
-    fn set_keys(&mut self, hub: PeerIndex, keys: &[PublicKey]) {
-        if let Some((first, others)) = keys.split_first() {
-            let peer = &mut self.peers[hub.0];
-            peer.public_key = *first;
-            peer.other_public_key = others.first().copied();
-        }
-    }
-
     /// The second hub of a branch, which has the preshared key of the first; `None`: another peer has its name or key.
     fn add_hub_of_branch(&mut self, first: PeerIndex, hub: &PublishedHub) -> Option<PeerIndex> {
         let is_other = |peer: &Peer| peer.name != hub.name && peer.public_key != hub.public_key;
@@ -308,7 +293,6 @@ impl Config {
             name: hub.name.clone(),
             origin: PeerOrigin::SecondHub,
             public_key: hub.public_key,
-            other_public_key: hub.next_public_key,
             preshared_key_file: first.preshared_key_file.clone(),
             preshared_key: first.preshared_key.clone(),
             endpoint: hub.endpoint.clone(),
@@ -327,7 +311,6 @@ impl Config {
         self.peers.push(Peer {
             name: new.name,
             public_key: new.public_key,
-            other_public_key: new.other_public_key,
             origin: new.origin,
             preshared_key_file: new.preshared_key_file,
             preshared_key: new.preshared_key,

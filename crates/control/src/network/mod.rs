@@ -82,8 +82,6 @@ pub struct Registry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
     pub public_key: PublicKey,
-    /// The one that follows it as soon as the site has used it.
-    pub next_public_key: Option<PublicKey>,
     pub preshared_key: PresharedKey,
     /// Networks behind it; at least one.
     pub prefixes: Vec<IpNet>,

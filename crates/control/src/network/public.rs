@@ -64,9 +64,6 @@ pub struct PublicRegistry {
     /// Sites may have sessions with each other. A hub of 0.1.0 does not say so, and helps with none.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub direct: bool,
-    /// The first hub's keys, the one to use first; at most two. Empty: that of the branch's own file.
-    #[serde(default, with = "as_text", skip_serializing_if = "Vec::is_empty")]
-    pub hub_keys: Vec<PublicKey>,
 }
 
 /// A hub beside the one whose key is in the branch's own file. The branch shares the same preshared key with both.
@@ -75,21 +72,11 @@ pub struct PublishedHub {
     pub name: Name,
     #[serde(with = "as_text::one")]
     pub public_key: PublicKey,
-    /// See [`Site::next_public_key`](super::Site::next_public_key).
-    #[serde(
-        default,
-        with = "as_text::optional",
-        skip_serializing_if = "Option::is_none"
-    )]
-    pub next_public_key: Option<PublicKey>,
     #[serde(with = "as_text")]
     pub endpoint: Vec<PeerEndpoint>,
     #[serde(with = "as_text")]
     pub prefixes: Vec<IpNet>,
 }
-
-/// Keys of one hub: that in use, and one that follows it or that it has followed.
-pub(super) const HUB_KEYS_MAX: usize = 2;
 
 /// What sites get beside the registry itself.
 #[derive(Clone, Copy, Debug)]
@@ -99,8 +86,6 @@ pub struct NetworkCopy<'a> {
     pub tenant_id: u32,
     /// Behind the first hub.
     pub hub_prefixes: &'a [IpNet],
-    /// Of the first hub, see [`PublicRegistry::hub_keys`].
-    pub hub_keys: &'a [PublicKey],
 }
 
 /// A site and what is behind it.
@@ -114,13 +99,6 @@ pub struct PublishedSite {
         skip_serializing_if = "Option::is_none"
     )]
     pub public_key: Option<PublicKey>,
-    /// See [`Site::next_public_key`](super::Site::next_public_key).
-    #[serde(
-        default,
-        with = "as_text::optional",
-        skip_serializing_if = "Option::is_none"
-    )]
-    pub next_public_key: Option<PublicKey>,
     #[serde(with = "as_text")]
     pub prefixes: Vec<IpNet>,
     /// See [`Site::wire_name`](super::Site::wire_name).
@@ -192,7 +170,6 @@ impl PublicRegistry {
             number,
             tenant_id: tenant.id,
             hub_prefixes: &offered,
-            hub_keys: &[],
         };
         Self::of_site_in(registry, &copy, site)
     }
@@ -204,14 +181,12 @@ impl PublicRegistry {
         let hubs = registry.second_hub.iter().map(|(name, hub)| PublishedHub {
             name: name.clone(),
             public_key: hub.site.public_key,
-            next_public_key: hub.site.next_public_key,
             endpoint: hub.endpoint.clone(),
             prefixes: hub.site.prefixes.clone(),
         });
         let sites = registry.sites.iter().map(|(name, site)| PublishedSite {
             name: name.clone(),
             public_key: Some(site.public_key),
-            next_public_key: site.next_public_key,
             prefixes: site.prefixes.clone(),
             wire_name: site.wire_name.clone(),
         });
@@ -224,7 +199,6 @@ impl PublicRegistry {
             hub_prefixes: copy.hub_prefixes.to_vec(),
             hubs: hubs.collect(),
             direct: registry.direct,
-            hub_keys: copy.hub_keys.to_vec(),
             sites: sites.collect(),
             apps: apps
                 .map(|(name, needs)| PublishedApp::new(name, needs))
@@ -359,9 +333,6 @@ impl PublicRegistry {
         refuse_prefixes(&self.hub_prefixes, [0, 0])?;
         if self.hubs.len() > SECOND_HUBS_MAX {
             return Err(PublicError::TooMany("hubs"));
-        }
-        if self.hub_keys.len() > HUB_KEYS_MAX {
-            return Err(PublicError::TooMany("keys of the hub"));
         }
         for hub in &self.hubs {
             if hub.name.as_str().len() > SITE_NAME_BYTES_MAX || seen.contains_key(&hub.name) {

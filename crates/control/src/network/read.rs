@@ -221,7 +221,6 @@ fn site(
     report: &mut Report<'_>,
 ) -> Option<(Site, SiteSpans)> {
     let public_key = fields.required(report, "public_key", "\"...\"", public_key);
-    let next_public_key = fields.optional(report, "next_public_key", crate::config::public_key);
     let preshared_key = fields.required(report, "preshared_key", "\"...\"", preshared_key);
     let claimed = fields.required(report, "prefixes", "[\"10.1.0.0/24\"]", some_prefixes);
     let wire_name = fields.optional(report, "wire_name", |value| site_name(string(value)?));
@@ -234,7 +233,6 @@ fn site(
     };
     let site = Site {
         public_key: public_key.value,
-        next_public_key: value(next_public_key),
         preshared_key: preshared_key?.value,
         prefixes: plain(claimed),
         wire_name: value(wire_name),

@@ -11,12 +11,9 @@ use zeroize::Zeroizing;
 
 use super::{
     PublicError, Registry,
-    public::{HUB_KEYS_MAX, NetworkCopy, as_text, keep, refuse_prefixes},
+    public::{NetworkCopy, as_text, keep, refuse_prefixes},
 };
-use crate::{
-    config::{Config, ConfigError, Name, Tenant},
-    key::PublicKey,
-};
+use crate::config::{Config, ConfigError, Name, Tenant};
 
 /// Bytes of it in JSON; more are refused. A registry of [`REGISTRY_BYTES_MAX`](super::REGISTRY_BYTES_MAX) needs less,
 /// whatever is in it: JSON takes two bytes for a quote or the end of a line.
@@ -37,9 +34,6 @@ pub struct Replica {
     /// Behind the first hub.
     #[serde(with = "as_text")]
     pub hub_prefixes: Vec<IpNet>,
-    /// See [`PublicRegistry::hub_keys`](super::PublicRegistry::hub_keys).
-    #[serde(default, with = "as_text", skip_serializing_if = "Vec::is_empty")]
-    pub hub_keys: Vec<PublicKey>,
     /// The registry's text, with the sites' preshared keys.
     #[serde(with = "secret")]
     text: Zeroizing<String>,
@@ -80,7 +74,6 @@ impl Replica {
             first_hub: config.gateway.name.clone(),
             tenant_id: tenant.id,
             hub_prefixes: tenant.offered_prefixes(),
-            hub_keys: Vec::new(),
             text: registry.secret_text().clone(),
             registry: Some(registry.clone()),
         })
@@ -104,9 +97,6 @@ impl Replica {
     /// The registry, or the prefixes of the first hub, are wrong.
     pub fn check(mut self) -> Result<Self, ReplicaError> {
         refuse_prefixes(&self.hub_prefixes, [0, 0])?;
-        if self.hub_keys.len() > HUB_KEYS_MAX {
-            return Err(PublicError::TooMany("keys of the hub").into());
-        }
         let file = format!("the registry of {}", self.first_hub);
         let registry = Registry::parse(&self.text, &file)?;
         if registry.second_hub.is_none() {
@@ -133,7 +123,6 @@ impl Replica {
             number: [self.incarnation, self.revision],
             tenant_id: self.tenant_id,
             hub_prefixes: &self.hub_prefixes,
-            hub_keys: &self.hub_keys,
         }
     }
 
@@ -165,9 +154,7 @@ impl Replica {
     /// Whether both say the same of the network.
     pub fn says_the_same(&self, other: &Self) -> bool {
         let is_same = |of: &Self| (of.first_hub.clone(), of.tenant_id, of.hub_prefixes.clone());
-        is_same(self) == is_same(other)
-            && self.text == other.text
-            && self.hub_keys == other.hub_keys
+        is_same(self) == is_same(other) && self.text == other.text
     }
 
     /// What an earlier run has kept in the state directory, with when; `None`: nothing.

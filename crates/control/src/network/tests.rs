@@ -599,7 +599,6 @@ fn files_that_others_may_read_links_and_other_files_are_refused() {
 fn site(number: u8, prefix: &str) -> Site {
     Site {
         public_key: PublicKey::from_bytes([number; 32]),
-        next_public_key: None,
         preshared_key: PresharedKey::from_bytes([number + 100; 32]),
         prefixes: vec![prefix.parse().unwrap()],
         wire_name: None,

@@ -1,4 +1,4 @@
-//! Answers to `show_network` and `follow_keys`.
+//! Answers to `show_network`.
 
 use serde::{Deserialize, Serialize};
 
@@ -46,21 +46,4 @@ pub enum SiteRoute {
     /// A way of a newer gateway.
     #[serde(other)]
     Unknown,
-}
-
-/// How far a gateway's new static key has come. The files are the configured one, and beside it those that end in `.next` and
-/// `.previous`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct KeyRotationSnapshot {
-    /// The public key in use.
-    pub public_key: String,
-    /// The one that is to follow it; absent: none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub next: Option<String>,
-    /// The one that it has followed and that peers may still use; absent: none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub previous: Option<String>,
-    /// Peers that do not have the newest of these yet. While there is a next key, only sites that are up.
-    pub waits_for: Vec<String>,
 }

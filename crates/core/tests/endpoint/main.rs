@@ -11,7 +11,6 @@ mod key_limits;
 mod pair;
 mod recovery;
 mod shared_sockets;
-mod static_keys;
 mod support;
 mod tenants;
 mod turns;

@@ -60,14 +60,13 @@ impl Active {
         let known: BTreeMap<[u8; 32], &String> = self
             .peers
             .iter()
-            .flat_map(|(name, peer)| peer.identity.keys().map(move |key| (key, name)))
+            .map(|(name, peer)| (peer.identity.public_key, name))
             .collect();
         let mut renames = Vec::new();
         for (peer, identity) in config.peers.iter().zip(identities) {
-            let mut before = identity.keys().filter_map(|key| known.get(&key).copied());
-            let before = before.find(|before| {
-                before.as_str() != peer.name.as_str()
-                    && self.peers[*before].identity.is_of(identity)
+            let before = known.get(&identity.public_key).copied();
+            let before = before.filter(|before| {
+                before.as_str() != peer.name.as_str() && self.peers[*before].identity == *identity
             });
             renames.extend(before.map(|before| Rename {
                 before: before.clone(),

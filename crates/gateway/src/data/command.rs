@@ -13,8 +13,8 @@ use std::{
 
 use keiro_core::{
     AggregationConfig, AppId, EndpointSnapshot, Instant, MessageId, PathConfig, PathSnapshot,
-    PeerConfig, PeerId, PrivateKey, PublicKey, RefusalReason, SchedulerKind, SessionSnapshot,
-    SocketId, TenantId, TraceBatch,
+    PeerConfig, PeerId, RefusalReason, SchedulerKind, SessionSnapshot, SocketId, TenantId,
+    TraceBatch,
 };
 use keiro_linux::{
     epoll::Waker,
@@ -93,17 +93,6 @@ pub(crate) enum Command {
     },
     /// How much of each path's rate trains may take.
     SetProbeShare(Probability),
-    /// Static keys of this gateway.
-    SetPrivateKeys {
-        used: PrivateKey,
-        other: Option<PrivateKey>,
-    },
-    /// Static keys of a peer.
-    SetPeerKeys {
-        peer: PeerId,
-        used: PublicKey,
-        other: Option<PublicKey>,
-    },
     /// Aggregation of thin traffic.
     SetAggregation(Box<AggregationConfig>),
     /// The order in which what waits is served.

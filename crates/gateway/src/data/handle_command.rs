@@ -48,12 +48,6 @@ impl DataThread {
             Command::SetPaths { peer, paths } => self.endpoint.set_paths(now, peer, &paths),
             Command::SetApp { route } => self.set_app(now, route),
             Command::RemoveApp { app } => self.remove_app(app),
-            Command::SetPrivateKeys { used, other } => {
-                self.endpoint.set_private_keys(now, used, other);
-            }
-            Command::SetPeerKeys { peer, used, other } => {
-                self.endpoint.set_peer_keys(now, peer, used, other);
-            }
             Command::SetProbeShare(share) => self.endpoint.set_probe_share(share),
             Command::SetAggregation(config) => self.endpoint.set_aggregation(*config),
             Command::SetScheduler(scheduler) => self.endpoint.set_scheduler(scheduler),

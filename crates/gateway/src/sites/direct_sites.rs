@@ -259,7 +259,7 @@ impl DirectSites {
         }
     }
 
-    /// Follows sites that have another name or key.
+    /// Follows sites that have another name.
     pub(crate) fn rename(&mut self, renamed: impl Fn(DirectSite) -> DirectSite) {
         let sites = std::mem::take(&mut self.sites).into_iter();
         let present = |(name, mut of): (Name, Attempt)| match &mut of.state {
@@ -380,7 +380,6 @@ mod tests {
         DirectSite {
             name: name(text),
             public_key: PublicKey::from_bytes([1; 32]),
-            next_public_key: None,
             preshared_key: PresharedKey::from_bytes([preshared_key; 32]),
             endpoint: vec!["192.0.2.1:7600".parse().expect("an address")],
         }

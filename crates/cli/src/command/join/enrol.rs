@@ -322,8 +322,6 @@ impl Joining {
             Document::EnrolRefused(refused) => refused,
             Document::Enrol(_)
             | Document::Registry(_)
-            | Document::KeyAnnounced(_)
-            | Document::KeyAccepted(_)
             | Document::RegistryCopy(_)
             | Document::SitesUp(_)
             | Document::DirectWanted(_)

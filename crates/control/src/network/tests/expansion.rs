@@ -389,7 +389,6 @@ fn what_a_hub_sends_wrongly_is_refused() {
             .map(|number| PublishedSite {
                 name: name(&format!("s{number}")),
                 public_key: None,
-                next_public_key: None,
                 prefixes: Vec::new(),
                 wire_name: None,
             })
@@ -647,7 +646,6 @@ fn direct_site(text: &str, endpoint: &[&str]) -> DirectSite {
     DirectSite {
         name: name(text),
         public_key: PublicKey::from_bytes([2; 32]),
-        next_public_key: None,
         preshared_key: PresharedKey::from_bytes([50; 32]),
         endpoint: endpoint.iter().map(|at| at.parse().unwrap()).collect(),
     }
