@@ -250,9 +250,6 @@ impl Default for TimingConfig {
 pub struct PeerConfig {
     /// The key that authenticates the peer in handshakes.
     pub public_key: PublicKey,
-    /// One that follows it or that it has followed: the peer may use either, see
-    /// [`Endpoint::set_peer_keys`](crate::Endpoint::set_peer_keys).
-    pub other_public_key: Option<PublicKey>,
     /// Mixed into the handshake (Noise psk2); all zero where there is none.
     pub preshared_key: PresharedKey,
     /// The paths to it, at most 64, each with its own `id`. Several may share a socket.
@@ -274,7 +271,6 @@ impl PeerConfig {
     pub fn new(public_key: PublicKey) -> Self {
         Self {
             public_key,
-            other_public_key: None,
             preshared_key: PresharedKey::default(),
             paths: Vec::new(),
             answers_only: false,

@@ -12,7 +12,6 @@ mod replies;
 mod reply_rate_limit;
 mod reply_requests;
 mod response_cache;
-mod static_keys;
 mod stranger_overflows;
 mod streams;
 mod transmit;
@@ -40,7 +39,6 @@ use self::{
     peer_reports::PeerReports,
     replies::{Replies, UnpacedPacket},
     response_cache::ResponseCache,
-    static_keys::OwnKeys,
     stranger_overflows::StrangerOverflows,
     turns::Turns,
     unit_reports::UnitReports,
@@ -50,7 +48,7 @@ use crate::{
     config::{AggregationConfig, AppConfig, EndpointConfig, PathConfig, PeerConfig, SchedulerKind},
     datagram::{DatagramMeta, NewDatagram},
     event::{DelaySample, Delivery, Event, RefusalReason, SendError},
-    handshake::{CookieSecrets, PublicKey},
+    handshake::{CookieSecrets, MacKeys, PublicKey},
     id::{AppId, MessageId, PathId, PeerId, SocketId, TenantId},
     session::{Arrived, ReceiveOverflows, Session},
     snapshot::{DropCounters, EndpointSnapshot, PathSnapshot, SessionSnapshot},
@@ -72,7 +70,7 @@ const SPARE_BYTES: RangeInclusive<usize> = 1024..=2048;
 /// One gateway's end of the overlay.
 pub struct Endpoint {
     config: EndpointConfig,
-    own_keys: OwnKeys,
+    mac_keys: MacKeys,
     cookies: CookieSecrets,
     random: ChaCha20Rng,
     seeds: HandshakeSeeds,
@@ -119,7 +117,7 @@ impl Endpoint {
         let mut random = ChaCha20Rng::from_seed(seed);
         let last_timestamp = handshakes::nanos(config.handshake_time_floor);
         Self {
-            own_keys: OwnKeys::new(config.private_key.clone()),
+            mac_keys: MacKeys::new(&config.private_key.public_key()),
             cookies: CookieSecrets::new(now, &mut random),
             config,
             random,
@@ -160,14 +158,12 @@ impl Endpoint {
     /// Adds a peer and starts to talk to it. The id is never reused. A peer with the same key is
     /// removed first.
     pub fn add_peer(&mut self, now: Instant, config: PeerConfig) -> PeerId {
+        if let Some(same) = self.by_key.get(&config.public_key) {
+            self.remove_peer(now, *same);
+        }
         let id = PeerId(self.next_peer);
         self.next_peer += 1;
-        for key in std::iter::once(config.public_key).chain(config.other_public_key) {
-            if let Some(same) = self.by_key.get(&key) {
-                self.remove_peer(now, *same);
-            }
-            self.by_key.insert(key, id);
-        }
+        self.by_key.insert(config.public_key, id);
         let incarnation = self.random.next_u64();
         let mut session = Session::new(now, id, incarnation, config, &self.config);
         for socket in &self.unbound {
@@ -188,7 +184,7 @@ impl Endpoint {
         self.outbox.extend(packets.map(UnpacedPacket::from));
         session.abandon(now);
         self.events.append(&mut session.events);
-        self.by_key.retain(|_, id| *id != peer);
+        self.by_key.remove(&session.public_key);
         self.peer_addresses.on_changed();
         self.mismatch_reports.forget(peer);
         self.wrong_keys.forget(peer);
@@ -707,17 +703,7 @@ impl Endpoint {
         self.replies.check_invariants();
         self.turns.check_invariants();
         assert!(self.spare.len() <= SPARE_MAX, "spare buffers");
-        for (id, session) in &self.peers {
-            let keys = std::iter::once(session.public_key).chain(session.other_public_key);
-            let of_peer: Vec<_> = keys
-                .filter(|key| self.by_key.get(key) == Some(id))
-                .collect();
-            assert!(!of_peer.is_empty(), "every peer has a key");
-        }
-        assert!(
-            self.by_key.values().all(|id| self.peers.contains_key(id)),
-            "keys are those of peers"
-        );
+        assert_eq!(self.by_key.len(), self.peers.len(), "every peer has a key");
         assert!(
             self.by_index.values().all(|id| self.peers.contains_key(id)),
             "indices are those of peers"

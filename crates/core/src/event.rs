@@ -192,12 +192,6 @@ pub enum Event {
         /// How far the handshake's time is behind this endpoint's clock.
         behind: Duration,
     },
-    /// A session is agreed on with other static keys than its last one, or for the first time.
-    StaticKeysUsed {
-        peer: PeerId,
-        ours: PublicKey,
-        theirs: PublicKey,
-    },
     /// New keys are in use in both directions.
     KeyChanged { peer: PeerId },
     /// Two gateways that run use this peer's key. The older one is served. At most once a minute.

@@ -268,11 +268,9 @@ impl StatusTable {
             | core::Event::RefusedDuplicateKey { .. }
             | core::Event::AppMismatch { .. }
             | core::Event::KeyChanged { .. } => self.on_peer_event(active, at, event),
-            // The data thread handles the first, the code for uplinks the second, that for keys the third, that for
-            // tenants the others.
+            // The data thread handles the first, the code for uplinks the second, that for tenants the others.
             core::Event::MessageDone { .. }
             | core::Event::PathsWanted { .. }
-            | core::Event::StaticKeysUsed { .. }
             | core::Event::TenantUnknown { .. }
             | core::Event::TenantRefused { .. }
             | core::Event::UnitContradicted { .. }

@@ -22,11 +22,11 @@ use crate::{
     crypto::{KeyLimits, KeyUse, PacketKeys},
     event::{Event, KeyFault},
     handshake::{
-        Agreed, CookieJar, Initiation, InitiationHeader, MacCheck, MacKeys, Responder,
-        ResponseHeader, cookie_reply, open_cookie_reply, open_version_reply, version_reply,
+        Agreed, CookieJar, Initiation, InitiationHeader, MacCheck, Responder, ResponseHeader,
+        cookie_reply, open_cookie_reply, open_version_reply, version_reply,
     },
     id::{PeerId, SocketId},
-    session::{ConfirmedEpoch, Epoch, HandshakeDecision, Offer, Pending, StaticKeys},
+    session::{ConfirmedEpoch, Epoch, HandshakeDecision, Offer, Pending},
     wire::{
         COOKIE_LEN, Features, HandshakePayload, RESPONSE_LEN, VERSION, VERSION_REPLY_LEN, Versions,
     },
@@ -46,7 +46,6 @@ struct NewEpoch {
     ours: Offer,
     aes: bool,
     initiator: bool,
-    statics: StaticKeys,
 }
 
 /// An initiation of ours that a peer has answered.
@@ -56,7 +55,6 @@ struct AnsweredInitiation {
     /// Our index of the session.
     index: u32,
     offer: Offer,
-    statics: StaticKeys,
 }
 
 impl Endpoint {
@@ -80,12 +78,12 @@ impl Endpoint {
             return false;
         };
         self.cookies.refresh(now, &mut self.random);
-        let Some(key) = self.own_keys.addressed_by(packet) else {
+        let check = self.mac_keys.check(now, packet, meta.remote, &self.cookies);
+        if check == MacCheck::Invalid {
             self.drops.bad_mac += 1;
             self.on_wrong_key(now, meta.remote, KeyFault::NotOurs);
             return false;
-        };
-        let check = key.macs.check(now, packet, meta.remote, &self.cookies);
+        }
         let with_cookie = check == MacCheck::WithCookie;
         if self.peers.is_empty() {
             self.drops.foreign_key += 1;
@@ -211,18 +209,9 @@ impl Endpoint {
         }
         let seed = self.draw_seed();
         self.stats.read_initiations += 1;
-        let key = self.own_keys.addressed_by(packet);
-        let read = key.and_then(|key| {
-            let responder = Responder::read(&key.private, packet, seed)?;
-            Some((key.public, responder))
-        });
-        let Some((ours, responder)) = read else {
+        let Some(responder) = Responder::read(&self.config.private_key, packet, seed) else {
             self.drops.unauthentic += 1;
             return;
-        };
-        let statics = StaticKeys {
-            ours,
-            theirs: responder.peer,
         };
         let Some(id) = self.by_key.get(&responder.peer).copied() else {
             self.drops.foreign_key += 1;
@@ -272,17 +261,15 @@ impl Endpoint {
             return;
         };
         // Only initiations are ever answered by a cookie: this jar is not needed again.
-        let jar = &mut CookieJar::default();
-        match statics.theirs == session.public_key {
-            true => session.handshake.mac_keys.append(now, &mut response, jar),
-            false => MacKeys::new(&statics.theirs).append(now, &mut response, jar),
-        }
+        session
+            .handshake
+            .mac_keys
+            .append(now, &mut response, &mut CookieJar::default());
         let new = NewEpoch {
             index,
             ours,
             aes,
             initiator: false,
-            statics,
         };
         self.add_epoch(now, id, &agreed, new);
         self.stats.accepted_messages += 1;
@@ -302,7 +289,8 @@ impl Endpoint {
             self.drops.unknown_index += 1;
             return;
         };
-        if self.own_keys.addressed_by(packet).is_none() {
+        let remote = SocketAddr::from(([0, 0, 0, 0], 0));
+        if self.mac_keys.check(now, packet, remote, &self.cookies) == MacCheck::Invalid {
             self.drops.bad_mac += 1;
             return;
         }
@@ -322,14 +310,13 @@ impl Endpoint {
             }
             return;
         };
-        let (offer, statics) = (pending.offer, pending.statics);
+        let offer = pending.offer;
         match pending.initiation.finish(packet) {
             Ok(agreed) => {
                 let answered = AnsweredInitiation {
                     peer: id,
                     index: header.receiver,
                     offer,
-                    statics,
                 };
                 self.on_response(now, meta, answered, &agreed);
             }
@@ -356,13 +343,11 @@ impl Endpoint {
             peer: id,
             index,
             offer: ours,
-            statics,
         } = answered;
         let confirmed = ConfirmedEpoch {
             incarnation: agreed.payload.incarnation,
             ours,
             credit: agreed.payload.credit,
-            statics,
         };
         let session = self.peers.get_mut(&id).expect("found before");
         session.on_handshake_received(now, meta, RESPONSE_LEN);
@@ -376,7 +361,6 @@ impl Endpoint {
             ours,
             aes: agreed.payload.ciphers & 1 == 1,
             initiator: true,
-            statics,
         };
         self.add_epoch(now, id, agreed, new);
         self.stats.accepted_messages += 1;
@@ -426,7 +410,7 @@ impl Endpoint {
         header: InitiationHeader,
         packet: &[u8],
     ) {
-        if self.own_keys.addressed_by(packet).is_none() {
+        if self.mac_keys.check(now, packet, meta.remote, &self.cookies) == MacCheck::Invalid {
             self.drops.bad_mac += 1;
             return;
         }
@@ -443,8 +427,7 @@ impl Endpoint {
         let Some(share) = self.load.admit_version_reply(now, source, hash_seed) else {
             return;
         };
-        let key = self.own_keys.addressed_by(packet);
-        if let Some(reply) = key.and_then(|key| version_reply(&key.macs, packet, header.sender)) {
+        if let Some(reply) = version_reply(&self.mac_keys, packet, header.sender) {
             debug_assert!(reply.len() < packet.len(), "a reply amplifies nothing");
             let reply = UnpacedPacket::from((meta.socket, meta.remote, reply));
             let sent = self.replies.push(share, reply);
@@ -584,13 +567,8 @@ impl Endpoint {
             incarnation: offer.incarnation,
             credit: offer.credit,
         };
-        let own = self.own_keys.used();
-        let statics = StaticKeys {
-            ours: own.public,
-            theirs: session.public_key,
-        };
         let initiation = Initiation::new(
-            &own.private,
+            &self.config.private_key,
             &session.public_key,
             session.preshared_key.as_bytes(),
             index,
@@ -601,7 +579,6 @@ impl Endpoint {
             initiation,
             local_index: index,
             offer,
-            statics,
         })
     }
 
@@ -634,7 +611,6 @@ impl Endpoint {
             ours,
             aes,
             initiator,
-            statics,
         } = new;
         let cipher = if aes {
             Cipher::Aes256Gcm
@@ -652,7 +628,6 @@ impl Endpoint {
             incarnation: agreed.payload.incarnation,
             ours,
             credit: agreed.payload.credit,
-            statics,
             features: agreed.payload.features.intersection(Features::SUPPORTED),
             since: now,
             initiator,
@@ -670,11 +645,8 @@ impl Endpoint {
     }
 
     fn send_cookie(&mut self, meta: DatagramMeta, share: ReplyShare, sender: u32, packet: &[u8]) {
-        let Some(key) = self.own_keys.addressed_by(packet) else {
-            return;
-        };
         let reply = cookie_reply(
-            &key.macs,
+            &self.mac_keys,
             &self.cookies,
             packet,
             sender,

@@ -90,15 +90,6 @@ impl MacKeys {
         packet.extend_from_slice(&second);
     }
 
-    /// Whether the first of the two MACs at a packet's end is one for this gateway.
-    pub(crate) fn is_made_with(&self, packet: &[u8]) -> bool {
-        let body_len = packet.len().checked_sub(2 * MAC_LEN);
-        body_len.is_some_and(|len| {
-            let (body, macs) = packet.split_at(len);
-            verify(&self.mac, &[body], &macs[..MAC_LEN])
-        })
-    }
-
     /// Checks a packet that carries both MACs at its end.
     pub(crate) fn check(
         &self,

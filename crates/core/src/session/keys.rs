@@ -2,7 +2,7 @@
 
 use keiro_units::Instant;
 
-use super::{ConfirmedEpoch, Offer, StaticKeys};
+use super::{ConfirmedEpoch, Offer};
 use crate::{
     config::TimingConfig,
     crypto::{KeyLimits, KeyUse, PacketKeys},
@@ -26,7 +26,6 @@ pub(crate) struct Epoch {
     pub(crate) ours: Offer,
     /// What the peer grants from its beginning, if it is a new incarnation.
     pub(crate) credit: u64,
-    pub(crate) statics: StaticKeys,
     /// What both sides understand.
     pub(crate) features: Features,
     pub(crate) since: Instant,
@@ -62,7 +61,6 @@ impl Epoch {
             incarnation: self.incarnation,
             ours: self.ours,
             credit: self.credit,
-            statics: self.statics,
         }
     }
 }

@@ -112,14 +112,6 @@ pub(crate) struct Pending {
     pub(crate) initiation: Initiation,
     pub(crate) local_index: u32,
     pub(crate) offer: Offer,
-    pub(crate) statics: StaticKeys,
-}
-
-/// The static keys that a handshake was made with.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct StaticKeys {
-    pub(crate) ours: PublicKey,
-    pub(crate) theirs: PublicKey,
 }
 
 /// What we named in a handshake.
@@ -169,7 +161,6 @@ pub(crate) struct ConfirmedEpoch {
     pub(crate) ours: Offer,
     /// What the peer grants from its beginning, if it is a new incarnation.
     pub(crate) credit: u64,
-    pub(crate) statics: StaticKeys,
 }
 
 /// How a message of ours has ended.
@@ -195,9 +186,6 @@ pub(crate) struct Session {
     pub(crate) id: PeerId,
     pub(crate) incarnations: Incarnations,
     pub(crate) public_key: PublicKey,
-    pub(crate) other_public_key: Option<PublicKey>,
-    /// Of the newest handshake; `None`: there was none.
-    statics: Option<StaticKeys>,
     pub(crate) preshared_key: PresharedKey,
     pub(crate) answers_only: bool,
     pub(crate) handshake: HandshakeState,
@@ -257,8 +245,6 @@ impl Session {
             id,
             incarnations: Incarnations::new(incarnation),
             public_key: peer.public_key,
-            other_public_key: peer.other_public_key,
-            statics: None,
             preshared_key: peer.preshared_key,
             answers_only: peer.answers_only,
             handshake: HandshakeState {
@@ -625,14 +611,7 @@ impl Session {
             incarnation,
             ours,
             credit,
-            statics,
         } = confirmed;
-        if self.statics.replace(statics) != Some(statics) {
-            let StaticKeys { ours, theirs } = statics;
-            let peer = self.id;
-            self.events
-                .push_back(Event::StaticKeysUsed { peer, ours, theirs });
-        }
         self.handshake.attempts = 0;
         self.handshake.next_at = None;
         // A response that arrives now, or is replayed after the peer has restarted, is void.
