@@ -133,7 +133,7 @@ fn resolvers_are_addresses() {
         Config::parse(&BASE.replace("CLASSES", &key), "f")
     };
     let config = read("[\"10.1.0.53\", \"fd00::53\"]").expect("valid");
-    let expected: [std::net::IpAddr; 2] =
+    let expected: [IpAddr; 2] =
         ["10.1.0.53", "fd00::53"].map(|text| text.parse().expect("an address"));
     assert_eq!(config.tenants[0].resolvers, expected);
     for wrong in [
