@@ -202,7 +202,7 @@ impl Gateway {
             .active
             .apply(&self.config, prepared, &preferences, &self.data);
         let Applied { removed, renamed } = applied?;
-        self.follow_names(&renamed);
+        // First what is gone: another site may have got its name.
         for peer in removed {
             self.status.forget_peer(&peer);
             if never_up.contains(&peer) {
@@ -211,6 +211,7 @@ impl Gateway {
             let reason = DownReason::Removed;
             self.publish(EventKind::PeerDown { peer, reason });
         }
+        self.follow_names(&renamed);
         self.tenants
             .apply(&self.config, devices, &self.active, &self.data)?;
         let refused = self.tenants.install(&self.config).into_iter();

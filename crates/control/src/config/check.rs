@@ -3,7 +3,7 @@
 //! Each entry is valid by itself before it is checked here.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::Display,
     net::{IpAddr, SocketAddr},
     ops::Range,
@@ -80,6 +80,7 @@ pub(super) fn app_id_collisions(
 ) -> Result<(), ConfigError> {
     let mut report = config.origin.report();
     let mut names = BTreeMap::from([(app_id(NETWORK_APP), NETWORK_APP)]);
+    let mut here = BTreeSet::new();
     // Those of a network are not in the file.
     let elsewhere = 0..0;
     for (number, app) in config.apps.iter().enumerate() {
@@ -88,6 +89,10 @@ pub(super) fn app_id_collisions(
         if let Some(earlier) = names.insert(app_id(app.wire_name().as_str()), name) {
             let message = format!("`{name}` has the same number on the wire as `{earlier}`");
             report.add(at, message, "rename one of them, at both gateways");
+        } else if !here.insert(name) {
+            // A renamed site has another name on the wire.
+            let message = format!("two applications are named `{name}`, one of them by the network");
+            report.add(at, message, "rename the one in this file, at both gateways");
         }
     }
     report.finish().map(drop)
