@@ -342,6 +342,20 @@ fn endpoint_config(file: EndpointFile, report: &mut Report<'_>) -> Option<Endpoi
     for (place, entry) in file.peer.iter().enumerate() {
         peers.extend(report.keep(server_peer(entry, place, &mut used)));
     }
+    let has_ipv4 = reflectors.iter().any(Neighbour::has_ipv4);
+    let of_ipv4 = file
+        .peer
+        .iter()
+        .filter_map(|peer| peer.get_ref().ipv4_address.as_ref());
+    if let Some(unused) = of_ipv4.take(usize::from(!has_ipv4)).next() {
+        let message =
+            "ipv4_address: no [[reflector]] exchanges IPv4 routes, so nothing would leave by it";
+        report.add(
+            &unused.span(),
+            message,
+            "write ipv4 = true in [[reflector]]",
+        );
+    }
     // A class may name a peer that is wrong by itself.
     let peers_are_complete = peers.len() == file.peer.len();
     let mut classes: Vec<Class> = Vec::new();

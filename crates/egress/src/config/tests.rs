@@ -119,6 +119,61 @@ fn a_border_routers_peers_get_segments_of_its_locator() {
     assert_eq!(config.reflectors[0].families, [Family::Ipv6, Family::Vpn6]);
 }
 
+#[test]
+fn peers_with_ipv4_have_a_second_segment_and_address() {
+    let read = |keys: &str| -> Result<Option<String>, String> {
+        let text = ASBR.replacen("asn = 65001", &format!("asn = 65001\n{keys}"), 1);
+        let config = AsbrConfig::parse(&text, "asbr.toml");
+        let config = config.map_err(|error| error.to_string())?;
+        Ok(config.peers[0].ipv4_sid.map(|sid| sid.to_string()))
+    };
+    let sid = |text: &str| Ok(Some(text.to_owned()));
+    assert_eq!(read(""), Ok(None));
+    assert_eq!(read("ipv4 = true"), sid("2001:db8:a:1:8100::"));
+    assert_eq!(
+        read("ipv4 = true\nipv4_function = 7"),
+        sid("2001:db8:a:1:7::")
+    );
+    assert_eq!(read("ipv4 = true\nbehaviour = \"end.dx6\""), Ok(None));
+    for (keys, wanted) in [
+        ("ipv4_function = 7", "announces no IPv4 routes"),
+        ("ipv4 = true\nipv4_function = 0", "0 is the locator itself"),
+        ("ipv4 = true\nipv4_function = 0x100", "each needs its own"),
+        (
+            "ipv4 = true\nipv4_function = 7\nbehaviour = \"end.dx6\"",
+            "needs a table",
+        ),
+    ] {
+        let error = read(keys).unwrap_err();
+        assert!(error.contains(wanted), "{keys}: {error}");
+    }
+    let server = |reflector: &str, address: &str| {
+        let text = format!(
+            "[egress]\nasn = 65000\nrouter_id = \"10.0.0.20\"\n[[reflector]]\nname = \"rr\"\n\
+             address = \"2001:db8::1\"\n{reflector}[[peer]]\nname = \"a\"\nrt = \"65000:1\"\n\
+             address = \"2001:db8::a\"\nipv4_address = \"{address}\"\n"
+        );
+        let config = EndpointConfig::parse(&text, "egress.toml");
+        config
+            .map(|config| config.peers[0].ipv4_address)
+            .map_err(|error| error.to_string())
+    };
+    let with = "ipv4 = true\n";
+    assert_eq!(server(with, "192.0.2.10"), Ok(Some([192, 0, 2, 10].into())));
+    let error = server("", "192.0.2.10").unwrap_err();
+    assert!(error.contains("no [[reflector]] exchanges IPv4"), "{error}");
+    for address in [
+        "0.0.0.0",
+        "127.0.0.1",
+        "169.254.1.1",
+        "224.0.0.1",
+        "255.255.255.255",
+    ] {
+        let error = server(with, address).unwrap_err();
+        assert!(error.contains("clients cannot reach"), "{error}");
+    }
+}
+
 /// Every case is (old, new, wanted): `text` with `new` for `old` is refused with `wanted`.
 fn assert_refused(text: &str, cases: &[(&str, &str, &str)]) {
     for (old, new, wanted) in cases {
