@@ -341,6 +341,7 @@ impl Pair {
                     let packet = IpPacket {
                         flow_hash: 1,
                         ecn: 0,
+                        needs_order: false,
                         data,
                     };
                     end.send_packet(now, peer, TENANT, APP, packet)

@@ -137,6 +137,7 @@ impl Pair {
         let packet = IpPacket {
             flow_hash: tenant,
             ecn: 0,
+            needs_order: false,
             data,
         };
         self.ends[0]

@@ -46,6 +46,9 @@ pub struct IpPacket {
     pub flow_hash: u32,
     /// The two ECN bits of its IP header: the outer header gets the same (RFC 6040 §4.1).
     pub ecn: u8,
+    /// The flow's transport takes packets that overtake each other for losses, as TCP and SCTP do. Over several paths
+    /// they are delivered in order.
+    pub needs_order: bool,
     /// The packet, IP header first. It is carried as it is. [`Endpoint::spare_buffer`] has buffers.
     ///
     /// [`Endpoint::spare_buffer`]: crate::Endpoint::spare_buffer

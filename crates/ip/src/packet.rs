@@ -160,6 +160,12 @@ impl Malformed {
 }
 
 impl Header {
+    /// The transport takes packets that overtake each other for losses: TCP and SCTP (RFC 9293, RFC 9260 §7.2.4). A
+    /// fragment is another flow than the packets around it.
+    pub const fn needs_order(&self) -> bool {
+        matches!(self.protocol, protocol::TCP | protocol::SCTP) && self.fragment.is_none()
+    }
+
     /// Parses and validates the headers of `packet`, which must be exactly one IP packet.
     ///
     /// # Errors

@@ -199,6 +199,13 @@ crate::stats! {
         counter received_bytes: bytes, "Their bytes";
         counter marked_packets: packets, "IP packets marked CE here instead of dropped because they waited long";
         gauge queued_bytes: bytes, "Bytes of IP packets that wait";
+        counter held_packets: packets, "IP packets from the peer that were held because an earlier one of their flow was missing";
+        counter hold_time: seconds, "How long they were held, in sum";
+        gauge longest_hold: seconds, "The longest of these times";
+        counter lost_gaps: gaps, "Gaps in flows from the peer that were given up because every path had brought a later packet";
+        counter expired_gaps: gaps, "Gaps that were given up because the sender had set no longer hold";
+        counter displaced_gaps: gaps, "Gaps that were given up because too much was held";
+        counter late_packets: packets, "IP packets that came after they were given up, and were delivered out of order";
     }
 
     /// One tenant on one path. Bytes and packets are those on the wire.

@@ -268,6 +268,7 @@ fn numbers_say_their_unit() {
         "_initiations",
         "_version_replies",
         "_streams",
+        "_gaps",
     ];
     let mut stack = vec![schema()];
     let mut numbers = 0;

@@ -36,7 +36,10 @@ pub(super) fn of_frame(frame: &Frame<'_>) -> u64 {
         | Frame::StreamOpen { .. }
         | Frame::Ack(_)
         | Frame::Protected { .. } => 100,
-        Frame::Message { .. } | Frame::Credit(_) | Frame::StreamCredit { .. } => 200,
+        Frame::Message { .. }
+        | Frame::OrderedPacket { .. }
+        | Frame::Credit(_)
+        | Frame::StreamCredit { .. } => 200,
         Frame::MessageDone { .. }
         | Frame::MessageDrop { .. }
         | Frame::Fragment { .. }

@@ -8,6 +8,7 @@ use super::{
     Arrived, Session,
     applications::App,
     clock,
+    flow_paths::{FlowPacket, FlowRoute},
     path::Path,
     send_queues::{DatagramNeeds, NewMessage},
     sent_frames::MessageControl,
@@ -21,7 +22,10 @@ use crate::{
     event::{RefusalReason, ResetReason, SendError},
     id::{AppId, MessageId, PathId, StreamId, TenantId},
     tenant::{IpPacket, PacketError},
-    wire::{DATAGRAM_LEN_MAX, Features, Frame, MESSAGE_LEN_MAX, MessageStatus, SPLIT_PACKET_MAX},
+    wire::{
+        DATAGRAM_LEN_MAX, Features, Frame, MESSAGE_LEN_MAX, MessageStatus, PacketOrder,
+        SPLIT_PACKET_MAX,
+    },
 };
 
 impl Session {
@@ -140,36 +144,23 @@ impl Session {
         packet: IpPacket,
     ) -> Result<(), PacketError> {
         let splits = self.splits_packets();
-        let is_spread = self.apps.get(app).is_some_and(App::is_spread);
-        // The flow may move to any path.
-        let least_room = is_spread.then(|| self.packet_room(tenant, app)).flatten();
-        let scheduler = &mut self.scheduler;
-        if tenant == TenantId::ZERO || !scheduler.tenants().knows(tenant) {
+        if tenant == TenantId::ZERO || !self.scheduler.tenants().knows(tenant) {
             return Err(PacketError::UnknownTenant);
         }
         let entry = self
             .apps
             .accepting(app, DeliveryClass::Datagram)
             .ok_or(PacketError::UnknownApplication)?;
+        let (active, is_spread) = (entry.active(), entry.is_spread());
+        // The flow may take any path.
+        let least_room = is_spread.then(|| self.packet_room(tenant, app)).flatten();
         // One that no path serves waits, also where a path is left whose budget is used up.
-        let route = match is_spread && entry.active().is_some() {
-            true => {
-                let key = FlowKey::new(tenant, app, packet.flow_hash);
-                let choices = spreading::flow_choices(now, &self.paths, scheduler.tenants());
-                let route = self
-                    .flow_paths
-                    .on_packet(now, key, packet.data.len(), &choices);
-                if let Some(route) = route
-                    && let Some(from) = route.moved_from
-                    && let Some(to) = self.paths.get(route.path)
-                {
-                    scheduler.move_flow(now, key, from, to.id_and_mtu());
-                }
-                route.map(|route| route.path)
-            }
+        let route = match is_spread && active.is_some() {
+            true => self.route_of_flow(now, tenant, app, &packet, least_room),
             false => None,
         };
-        let path = route.or(entry.active());
+        let path = route.map(|route| route.path).or(active);
+        let scheduler = &mut self.scheduler;
         let Some(path) = path.and_then(|path| self.paths.get(path)) else {
             scheduler.count_drop(tenant, |drops| drops.no_path += 1);
             return Err(PacketError::NoPath);
@@ -180,14 +171,44 @@ impl Session {
             scheduler.count_drop(tenant, |drops| drops.too_long += 1);
             return Err(PacketError::TooLong { len, room });
         }
-        entry.on_accepted(now, len);
+        if let Some(entry) = self.apps.accepting(app, DeliveryClass::Datagram) {
+            entry.on_accepted(now, len);
+        }
         let packet = NewIpPacket {
             tenant,
             app,
+            order: route.and_then(|route| route.order),
             packet,
         };
         scheduler.push_packet(now, path.id_and_mtu(), packet);
         Ok(())
+    }
+
+    /// Where the next packet of a flow of a spread application leaves; `None`: there is no choice.
+    fn route_of_flow(
+        &mut self,
+        now: Instant,
+        tenant: TenantId,
+        app: AppId,
+        packet: &IpPacket,
+        room: Option<usize>,
+    ) -> Option<FlowRoute> {
+        let key = FlowKey::new(tenant, app, packet.flow_hash);
+        let len = packet.data.len();
+        let fits = room.is_some_and(|room| len <= room);
+        let packet = FlowPacket {
+            key,
+            bytes: len,
+            may_have_place: packet.needs_order && fits && self.orders_packets(),
+        };
+        let choices = spreading::flow_choices(now, &self.paths, self.scheduler.tenants(), key);
+        let route = self.flow_paths.on_packet(now, packet, &choices)?;
+        if let Some(from) = route.moved_from
+            && let Some(to) = self.paths.get(route.path)
+        {
+            self.scheduler.move_flow(now, key, from, to.id_and_mtu());
+        }
+        Some(route)
     }
 
     /// Longest IP packet of a tenant that the path of an application has room for.
@@ -195,11 +216,15 @@ impl Session {
         let active = self.paths.get(self.active_path(app)?)?;
         let is_spread = self.apps.get(app).is_some_and(App::is_spread);
         let others = self.paths.iter().filter(|path| is_spread && path.is_up());
-        // A flow may move to any of them.
+        // A flow may take any of them, with a place for each packet.
         let rooms = others
             .chain([active])
             .map(|path| room_for_packet(path, tenant));
-        rooms.min()
+        let order = match is_spread && self.orders_packets() {
+            true => PacketOrder::LEN_MAX,
+            false => 0,
+        };
+        rooms.min().map(|room| room.saturating_sub(order))
     }
 
     /// Longest IP packet of a tenant that is carried, whole or in parts.
@@ -219,6 +244,12 @@ impl Session {
     pub(crate) fn has_feature(&self, feature: Features) -> bool {
         let epoch = self.keys.current();
         epoch.is_some_and(|epoch| epoch.features.contains(feature))
+    }
+
+    /// The peer delivers packets in order that come over several paths.
+    fn orders_packets(&self) -> bool {
+        let epoch = self.keys.current();
+        epoch.is_some_and(|epoch| epoch.features.contains(Features::ORDERED_PACKETS))
     }
 
     /// See [`Streams::open`](super::stream::Streams::open).

@@ -23,6 +23,7 @@ mod delay_samples;
 mod driver;
 mod duplicate_keys;
 mod estimates;
+mod flow_order;
 mod flow_paths;
 mod fragments;
 mod incarnations;
@@ -41,6 +42,7 @@ mod receive_memory;
 mod received;
 mod receiver;
 mod recovery;
+mod resequencer;
 mod retransmit;
 mod rtt;
 mod scheduler;
@@ -65,6 +67,7 @@ use std::{
 };
 
 use keiro_model::aggregation::{AGGREGATE_HEAD, PARITY_HEAD};
+use keiro_stats::TenantPeerStats;
 use keiro_units::{Bandwidth, Instant, Probability};
 
 pub(crate) use self::{
@@ -389,6 +392,7 @@ impl Session {
 
     pub(crate) fn remove_tenant(&mut self, id: TenantId) {
         self.scheduler.remove_tenant(id);
+        self.receiver.forget_tenant(id);
         self.unknown_tenants.on_removed(id);
         self.prefix_mismatches.on_removed(id);
         self.assign_tenant_apps(id);
@@ -419,7 +423,21 @@ impl Session {
         after: Option<TenantId>,
         max: usize,
     ) -> Vec<TenantSnapshot> {
-        self.scheduler.tenants().snapshots(now, after, max)
+        let mut tenants = self.scheduler.tenants().snapshots(now, after, max);
+        for tenant in &mut tenants {
+            let counts = self.receiver.order_counts(tenant.id);
+            tenant.stats = TenantPeerStats {
+                held_packets: counts.held_packets,
+                hold_time: counts.hold_time,
+                longest_hold: counts.longest_hold,
+                lost_gaps: counts.lost_gaps,
+                expired_gaps: counts.expired_gaps,
+                displaced_gaps: counts.displaced_gaps,
+                late_packets: counts.late_packets,
+                ..tenant.stats
+            };
+        }
+        tenants
     }
 
     pub(crate) fn set_scheduler(&mut self, scheduler: SchedulerKind) {
@@ -632,7 +650,8 @@ impl Session {
             .extend(self.keys.retain_incarnations(incarnation, ours));
         let first_number = self.incarnations.on_served(incarnation, ours);
         self.reachability.is_closed = false;
-        self.receiver.on_peer_restarted(granted);
+        self.receiver.on_peer_restarted(now, granted);
+        self.deliver_held_packets();
         self.unknown_tenants = UnknownTenants::default();
         self.control.on_peer_restarted();
         let (streams, mut cx) = self.streams();

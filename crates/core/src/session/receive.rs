@@ -19,6 +19,7 @@ use super::{
     reassembly::{MessagePart, PartError, Whole},
     received::AckPolicy,
     receiver::{ReceivedDatagram, ReceivedPacket},
+    resequencer::{self, OrderedPacket},
     sent_frames::MessageControl,
     stream::ArrivedBytes,
     tenant::PathMtu,
@@ -257,6 +258,7 @@ impl Session {
             }
             Frame::Train { .. } | Frame::TrainReport(_) => self.handle_train_frame(context, frame),
             Frame::Packet { .. }
+            | Frame::OrderedPacket { .. }
             | Frame::PacketPart { .. }
             | Frame::UnknownTenant { .. }
             | Frame::TenantLimited(_)
@@ -315,6 +317,21 @@ impl Session {
                 let tenant = TenantId(tenant);
                 let ecn = if marked { 3 } else { context.ecn };
                 self.deliver_packet(context.now, ReceivedPacket { tenant, ecn, data });
+            }
+            Frame::OrderedPacket {
+                tenant,
+                order,
+                marked,
+                data,
+            } => {
+                let packet = OrderedPacket {
+                    tenant: TenantId(tenant),
+                    order,
+                    path: context.number,
+                    ecn: if marked { 3 } else { context.ecn },
+                    data,
+                };
+                self.handle_ordered_packet(context.now, packet);
             }
             Frame::PacketPart {
                 tenant,
@@ -580,9 +597,39 @@ impl Session {
         if !self.scheduler.on_packet_received(tenant, packet.data.len()) {
             return self.on_packet_of_unknown_tenant(now, tenant);
         }
+        self.deliver_received(packet);
+    }
+
+    /// An IP packet arrived of a flow that comes over several paths. Those that wait for it are delivered behind it.
+    fn handle_ordered_packet(&mut self, now: Instant, packet: OrderedPacket<'_>) {
+        let OrderedPacket {
+            tenant, ecn, data, ..
+        } = packet;
+        if !self.scheduler.on_packet_received(tenant, data.len()) {
+            return self.on_packet_of_unknown_tenant(now, tenant);
+        }
+        if self.receiver.on_ordered_packet(now, packet) == resequencer::Arrival::Deliver {
+            self.deliver_received(ReceivedPacket { tenant, ecn, data });
+        }
+        self.deliver_held_packets();
+    }
+
+    /// Delivers packets that are held no longer.
+    pub(super) fn deliver_held_packets(&mut self) {
+        while let Some(held) = self.receiver.poll_held_packet() {
+            self.deliver_received(ReceivedPacket {
+                tenant: held.tenant,
+                ecn: held.ecn,
+                data: &held.data,
+            });
+        }
+    }
+
+    /// A packet of a known tenant is to be delivered.
+    fn deliver_received(&mut self, packet: ReceivedPacket<'_>) {
         if self.receiver.is_delivery_full() {
             self.scheduler
-                .count_drop(tenant, |drops| drops.arrived += 1);
+                .count_drop(packet.tenant, |drops| drops.arrived += 1);
             return;
         }
         self.receiver.deliver_packet(packet);

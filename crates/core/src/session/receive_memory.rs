@@ -21,8 +21,8 @@ const FOR_FIRST_BYTES: u64 = 2 << 20;
 /// its streams. Ours.
 const STREAM_WINDOW_MAX: u64 = 64 << 20;
 /// What is kept beside messages and streams at most: parity 1 MiB, fragments 1.9 MiB, packets in parts 0.2 MiB,
-/// pieces and numbers of messages and streams 6.4 MiB, resets 0.5 MiB.
-const OTHERS_MAX: u64 = 10 << 20;
+/// pieces and numbers of messages and streams 6.4 MiB, resets 0.5 MiB, packets that are held for order 4.5 MiB.
+const OTHERS_MAX: u64 = 15 << 20;
 /// Memory of an entry of a map of ranges, with what is free in its nodes.
 pub(super) const RANGE_BYTES: u64 = 40;
 

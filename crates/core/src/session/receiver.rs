@@ -15,6 +15,7 @@ use super::{
     reassembly::{CreditTime, MessagePart, PartError, Reassembly, Whole},
     receive_memory::SpareMemory,
     received::{AckPolicy, Received},
+    resequencer::{Arrival, HeldPacket, OrderCounts, OrderedPacket, Resequencer},
     sent_frames::{SentFrame, SentFrames},
     stranger_drops::{DisplacedPackets, SocketDrops},
     train::TrainReceiver,
@@ -127,6 +128,7 @@ pub(crate) struct Receiver {
     reassembly: Reassembly,
     fragments: Fragments,
     packet_parts: PacketParts,
+    resequencer: Resequencer,
     /// Credit is to be sent to the peer; only the newest matters.
     credit_wanted: bool,
     deliveries: Deliveries,
@@ -146,6 +148,7 @@ impl Receiver {
             reassembly: Reassembly::new(window),
             fragments: Fragments::default(),
             packet_parts: PacketParts::default(),
+            resequencer: Resequencer::default(),
             credit_wanted: false,
             deliveries: Deliveries::default(),
             parity_bytes: 0,
@@ -156,13 +159,14 @@ impl Receiver {
     /// The peer has restarted: everything it sent before is void, except what waits for the driver.
     ///
     /// `granted`: its first credit for messages.
-    pub(crate) fn on_peer_restarted(&mut self, granted: u64) {
+    pub(crate) fn on_peer_restarted(&mut self, now: Instant, granted: u64) {
         self.remote_paths.clear();
         self.parity_bytes = 0;
         self.clock = PeerClock::default();
         self.reassembly.restart(granted);
         self.fragments = Fragments::default();
         self.packet_parts = PacketParts::default();
+        self.resequencer.on_peer_restarted(now);
         // Handshakes that cross may have offered the peer another credit than this one.
         self.credit_wanted = true;
     }
@@ -452,6 +456,31 @@ impl Receiver {
         self.fragments.contains(id)
     }
 
+    /// See [`Resequencer::on_packet`].
+    pub(crate) fn on_ordered_packet(&mut self, now: Instant, packet: OrderedPacket<'_>) -> Arrival {
+        self.resequencer.on_packet(now, packet)
+    }
+
+    /// The next packet that is held no longer.
+    pub(crate) fn poll_held_packet(&mut self) -> Option<HeldPacket> {
+        self.resequencer.poll()
+    }
+
+    /// When the next packet is held no longer.
+    pub(crate) fn held_packets_due(&self) -> Option<Instant> {
+        self.resequencer.due()
+    }
+
+    /// What has happened to packets of a tenant that came over several paths.
+    pub(crate) fn order_counts(&self, tenant: TenantId) -> OrderCounts {
+        self.resequencer.counts(tenant)
+    }
+
+    /// A tenant is no longer configured.
+    pub(crate) fn forget_tenant(&mut self, tenant: TenantId) {
+        self.resequencer.forget_tenant(tenant);
+    }
+
     /// See [`PacketParts::on_part`].
     pub(crate) fn on_packet_part(
         &mut self,
@@ -501,6 +530,7 @@ impl Receiver {
             + self.reassembly.memory_beside()
             + self.fragments.memory()
             + self.packet_parts.memory()
+            + self.resequencer.memory()
     }
 
     /// Charges of messages that are kept, here or by the driver.
@@ -520,9 +550,11 @@ impl Receiver {
         }
     }
 
-    /// Credit that is due is wanted from now on, and packets in parts that are overdue are given up.
+    /// Credit that is due is wanted from now on, packets in parts that are overdue are given up, and those that were
+    /// held long enough are to be delivered.
     pub(crate) fn on_timeout(&mut self, now: Instant) {
         self.packet_parts.on_timeout(now);
+        self.resequencer.on_timeout(now);
         self.credit_wanted |= self.credit_due().is_some_and(|due| due <= now);
     }
 
@@ -631,6 +663,7 @@ impl Receiver {
         self.reassembly.check_invariants();
         self.fragments.check_invariants();
         self.packet_parts.check_invariants();
+        self.resequencer.check_invariants();
         let parity = self
             .remote_paths
             .values()

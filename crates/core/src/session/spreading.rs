@@ -9,8 +9,16 @@ use std::{collections::BTreeMap, time::Duration};
 
 use keiro_units::{Bandwidth, ByteCount, Instant};
 
-use super::{flow_paths::FlowChoice, path::Path, path_manager::PathManager, tenant::Tenants};
+use super::{
+    flow_paths::FlowChoice,
+    path::Path,
+    path_manager::PathManager,
+    tenant::{FlowKey, Tenants},
+};
 use crate::id::PathId;
+
+/// What a flow sends in its turn: a packet.
+const TURN_BYTES: u64 = 1514;
 
 /// What a path does with the next packet.
 #[derive(Clone, Copy, Debug)]
@@ -58,19 +66,31 @@ fn usable(paths: &PathManager) -> impl Iterator<Item = &Path> {
     up().filter(move |path| Some(order(path)) == least)
 }
 
-/// The paths by which flows of IP packets may leave.
+/// The paths by which packets of a flow may leave, and what its next packet waits for on each.
+///
+/// Flows take turns, so that one waits for as much of every other as waits of its own, and never for more than
+/// waits.
 pub(super) fn flow_choices(
     now: Instant,
     paths: &PathManager,
     tenants: &Tenants,
+    key: FlowKey,
 ) -> Vec<FlowChoice> {
     let choice = |path: &Path| {
         let path_now = SpreadPath::new(now, path);
-        let waiting = ByteCount::new(tenants.waiting_bytes(path.id()));
+        let allowed = tenants.allowed_rate(path.id(), key.tenant());
+        let rate = path_now.rate.min(allowed.unwrap_or(path_now.rate));
+        let all = tenants.waiting_bytes(path.id());
+        let backlog = tenants.flow_backlog(path.id(), key);
+        let of_others = (backlog.own + TURN_BYTES).saturating_mul(backlog.others);
+        let waiting = ByteCount::new(backlog.own.saturating_add(of_others).min(all));
+        let delay = path_now.arrival();
         FlowChoice {
             path: path.id(),
-            arrival: path_now.arrival() + path_now.rate.transmission_time_ceil(waiting),
-            rate: path_now.rate,
+            delay,
+            arrival: delay + rate.transmission_time_ceil(waiting),
+            variation: path.rtt().variation(),
+            rate,
         }
     };
     usable(paths).map(choice).collect()

@@ -27,6 +27,7 @@ impl Session {
             self.choose_paths(MoveReason::PathUp);
         }
         self.receiver.on_timeout(now);
+        self.deliver_held_packets();
         self.scheduler.return_stream_credit(now);
         let unreachable_since = self.reachability.unreachable_since;
         let (streams, mut cx) = self.streams();
@@ -55,6 +56,7 @@ impl Session {
             .chain(self.scheduler.queues().credit_return_due())
             .chain(self.receiver.credit_due())
             .chain(self.receiver.packet_parts_due())
+            .chain(self.receiver.held_packets_due())
             .chain(self.path_selection.due(&self.apps, &self.paths))
             .chain(self.streams.unreachable_at(unreachable_since))
             .chain(self.streams.deferred_reset_due())

@@ -23,6 +23,10 @@ pub(super) const PACKET: u64 = 0x12;
 /// As [`PACKET`], and it waited long at the sender: to be marked.
 pub(super) const PACKET_MARKED: u64 = 0x13;
 pub(super) const STREAM_RETURN: u64 = 0x14;
+/// Sent only to peers that know it.
+pub(super) const ORDERED_PACKET: u64 = 0x15;
+/// As [`ORDERED_PACKET`], and it waited long at the sender: to be marked.
+pub(super) const ORDERED_PACKET_MARKED: u64 = 0x16;
 /// Frame types from here on carry a length, so that a receiver can skip unknown ones.
 pub(super) const SKIPPABLE: u64 = 0x40;
 

@@ -10,7 +10,9 @@ mod report;
 mod varint;
 mod version;
 
-pub use frame::{AckFrame, AckRanges, Frame, MessageStatus, ParityFrame, RefusalCause, StreamHead};
+pub use frame::{
+    AckFrame, AckRanges, Frame, MessageStatus, PacketOrder, ParityFrame, RefusalCause, StreamHead,
+};
 pub use frame_error::FrameError;
 pub use packet::{
     ANY_INITIATION_LEN_MIN, COOKIE_LEN, DATA_HEADER_LEN, DataHeader, HandshakePayload,

@@ -74,16 +74,23 @@ impl Features {
     pub const COMMON_UNIT: Self = Self(1 << 2);
     /// Connects split TCP connections of tenants to their servers.
     pub const TCP_SPLIT: Self = Self(1 << 3);
+    /// Delivers the IP packets of a flow in order that come over several paths.
+    pub const ORDERED_PACKETS: Self = Self(1 << 4);
     /// What this gateway has.
     pub const SUPPORTED: Self = Self(
-        Self::VERSION_REPLY.0 | Self::SPLIT_PACKETS.0 | Self::COMMON_UNIT.0 | Self::TCP_SPLIT.0,
+        Self::VERSION_REPLY.0
+            | Self::SPLIT_PACKETS.0
+            | Self::COMMON_UNIT.0
+            | Self::TCP_SPLIT.0
+            | Self::ORDERED_PACKETS.0,
     );
 
-    const NAMES: [(Self, &str); 4] = [
+    const NAMES: [(Self, &str); 5] = [
         (Self::VERSION_REPLY, "version-reply"),
         (Self::SPLIT_PACKETS, "split-packets"),
         (Self::COMMON_UNIT, "common-unit"),
         (Self::TCP_SPLIT, "tcp-split"),
+        (Self::ORDERED_PACKETS, "ordered-packets"),
     ];
 
     /// From the bits of the handshake; unknown ones are kept.

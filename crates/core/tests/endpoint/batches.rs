@@ -101,6 +101,7 @@ impl Gateways {
             let packet = IpPacket {
                 flow_hash: *flow_hash,
                 ecn: *ecn,
+                needs_order: false,
                 data: vec![*len as u8; *len],
             };
             let app = AppId::of_name(DATAGRAMS);

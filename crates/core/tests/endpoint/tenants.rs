@@ -144,6 +144,7 @@ impl Net {
         let packet = IpPacket {
             flow_hash,
             ecn,
+            needs_order: false,
             data,
         };
         self.ends[0].send_packet(self.now, self.peers[0], tenant, app(), packet)
@@ -586,6 +587,7 @@ fn tenant_zero_and_unknown_applications_carry_no_ip_packets() {
     let packet = IpPacket {
         flow_hash: 0,
         ecn: 0,
+        needs_order: false,
         data: vec![0x45; 20],
     };
     let messages = AppId::of_name(support::MESSAGES);

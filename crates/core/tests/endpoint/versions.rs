@@ -376,10 +376,11 @@ fn features_that_both_sides_have_are_in_force() {
         (1, Features::VERSION_REPLY),
         // Those that only the other side knows are ignored.
         (0xffff, Features::SUPPORTED),
-        (0xfffe, Features::from_bits(14)),
-        (0xfffc, Features::from_bits(12)),
-        (0xfff8, Features::TCP_SPLIT),
-        (0xfff0, Features::NONE),
+        (0xfffe, Features::from_bits(30)),
+        (0xfffc, Features::from_bits(28)),
+        (0xfff8, Features::from_bits(24)),
+        (0xfff0, Features::ORDERED_PACKETS),
+        (0xffe0, Features::NONE),
     ] {
         let mut end = Endpoint::new(Instant::ZERO, EndpointConfig::new(key(1)), [1; 32]);
         let id = end.add_peer(Instant::ZERO, peer(2, None));

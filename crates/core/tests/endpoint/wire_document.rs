@@ -252,6 +252,34 @@ fn expected() -> BTreeMap<&'static str, Frame<'static>> {
             },
         ),
         (
+            "packet \"hi\" of tenant 300, number 70 of flow 5, held for 25 ms, on paths 0 and 2",
+            Frame::OrderedPacket {
+                tenant: 300,
+                order: PacketOrder {
+                    flow: 5,
+                    number: 70,
+                    hold_ms: 25,
+                    paths: 0b101,
+                },
+                marked: false,
+                data: b"hi",
+            },
+        ),
+        (
+            "marked packet \"hi\" of tenant 1, number 0 of flow 0, held for 1 ms, on path 1",
+            Frame::OrderedPacket {
+                tenant: 1,
+                order: PacketOrder {
+                    flow: 0,
+                    number: 0,
+                    hold_ms: 1,
+                    paths: 0b10,
+                },
+                marked: true,
+                data: b"hi",
+            },
+        ),
+        (
             "part 1 of 2 of packet 9 of tenant 300, \"hi\"",
             Frame::PacketPart {
                 tenant: 300,

@@ -73,6 +73,29 @@ impl DeviceOutput<'_> {
     ///
     /// At most [`PAYLOAD_MAX`] bytes are sent; longer datagrams are truncated.
     pub fn send_bytes(&mut self, to: Ipv4Addr, ports: (u16, u16), ecn: Ecn, bytes: &[u8]) {
+        self.push_bytes(OutputPort::Routed, to, ports, ecn, bytes);
+    }
+
+    /// The same out of link number `port`, regardless of the destination.
+    pub fn send_bytes_on(
+        &mut self,
+        port: usize,
+        to: Ipv4Addr,
+        ports: (u16, u16),
+        ecn: Ecn,
+        bytes: &[u8],
+    ) {
+        self.push_bytes(OutputPort::Port(port), to, ports, ecn, bytes);
+    }
+
+    fn push_bytes(
+        &mut self,
+        output: OutputPort,
+        to: Ipv4Addr,
+        ports: (u16, u16),
+        ecn: Ecn,
+        bytes: &[u8],
+    ) {
         let bytes = &bytes[..bytes.len().min(PAYLOAD_MAX)];
         let header = UdpHeader {
             source_port: ports.0,
@@ -85,7 +108,7 @@ impl DeviceOutput<'_> {
             ecn,
             body: Body::Bytes(header, self.buffers.insert(bytes)),
         };
-        self.push(OutputPort::Routed, packet);
+        self.push(output, packet);
     }
 
     /// Forwards a received packet unchanged, towards its destination.

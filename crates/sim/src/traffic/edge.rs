@@ -45,6 +45,8 @@ pub struct Edge {
     wake_at: Option<Instant>,
     counts: EdgeCounts,
     put_back_bins: BTreeMap<TenantId, Bins>,
+    /// Of each path to [`add_spread_remote`](Self::add_spread_remote): the number of its link.
+    links: Vec<usize>,
 }
 
 /// Identity and access line of a gateway.
@@ -108,6 +110,7 @@ impl Edge {
             wake_at: None,
             counts: EdgeCounts::default(),
             put_back_bins: BTreeMap::new(),
+            links: Vec::new(),
         };
         edge.wake_at = edge.endpoint.poll_timeout();
         edge
@@ -120,26 +123,56 @@ impl Edge {
         remote: &Remote,
         out: &mut DeviceOutput<'_>,
     ) -> Result<(), TenantError> {
-        let key = private_key(&self.spec, remote.number).public_key();
-        let mut config = PeerConfig::new(key);
-        config.paths = vec![PathConfig {
-            id: PathId(0),
-            socket: SocketId(0),
-            remote: Some(SocketAddr::from((remote.address, PORT))),
+        let paths = vec![self.path(0, remote.address)];
+        self.add_peer(now, remote, paths, out)
+    }
+
+    /// The same over several links that lead to the other gateway, by their numbers: one path each, over which
+    /// packets are spread. For one remote gateway only.
+    pub fn add_spread_remote(
+        &mut self,
+        now: Instant,
+        remote: &Remote,
+        links: &[usize],
+        out: &mut DeviceOutput<'_>,
+    ) -> Result<(), TenantError> {
+        self.links = links.to_vec();
+        let paths = (0..links.len() as u8).map(|path| self.path(path, remote.address));
+        let paths = paths.collect();
+        self.add_peer(now, remote, paths, out)
+    }
+
+    fn path(&self, number: u8, remote: Ipv4Addr) -> PathConfig {
+        PathConfig {
+            id: PathId(number),
+            socket: SocketId(number.into()),
+            remote: Some(SocketAddr::from((remote, PORT))),
             rate: self.spec.rate,
             mtu_max: self.spec.mtu,
             probe_limit: None,
             terms: keiro_core::PathTerms::FREE,
-        }];
+        }
+    }
+
+    fn add_peer(
+        &mut self,
+        now: Instant,
+        remote: &Remote,
+        paths: Vec<PathConfig>,
+        out: &mut DeviceOutput<'_>,
+    ) -> Result<(), TenantError> {
+        let key = private_key(&self.spec, remote.number).public_key();
+        let mut config = PeerConfig::new(key);
         config.apps = vec![AppConfig {
             id: self.app,
             class: DeliveryClass::Datagram,
             latency_target: None,
             lifetime: None,
-            paths: vec![PathId(0)],
+            paths: paths.iter().map(|path| path.id).collect(),
             tenant: TenantId::ZERO,
-            is_spread: false,
+            is_spread: paths.len() > 1,
         }];
+        config.paths = paths;
         let peer = self.endpoint.add_peer(now, config);
         self.endpoint.set_tenant(now, peer, remote.tenant)?;
         let hosts = remote.hosts.iter();
@@ -210,6 +243,7 @@ impl Edge {
         let carried = Carried {
             flow_hash: flow_hash(&packet),
             ecn: ecn_bits(packet.ecn),
+            needs_order: matches!(packet.body, Body::Tcp(_)),
             data: self.written.clone(),
         };
         let sent = self.endpoint.send_packet(now, peer, tenant, app, carried);
@@ -259,7 +293,11 @@ impl Edge {
                 _ => Ecn::Capable,
             };
             for datagram in self.buffer.filled().chunks(transmit.segment_size) {
-                out.send_bytes(*to.ip(), (PORT, to.port()), ecn, datagram);
+                let ports = (PORT, to.port());
+                match self.links.get(usize::from(transmit.socket.0)) {
+                    Some(link) => out.send_bytes_on(*link, *to.ip(), ports, ecn, datagram),
+                    None => out.send_bytes(*to.ip(), ports, ecn, datagram),
+                }
             }
         }
         while self.endpoint.poll_event().is_some() {}
@@ -272,14 +310,15 @@ impl Device for Edge {
     fn handle_packet(
         &mut self,
         now: Instant,
-        _port: usize,
+        port: usize,
         packet: &IpPacket,
         out: &mut DeviceOutput<'_>,
     ) {
         match packet.body {
             Body::Bytes(header, id) if packet.destination == out.address() => {
+                let path = self.links.iter().position(|link| *link == port);
                 let meta = DatagramMeta {
-                    socket: SocketId(0),
+                    socket: SocketId(path.unwrap_or(0) as u16),
                     remote: SocketAddr::from((packet.source, header.source_port)),
                     ecn: ecn_bits(packet.ecn),
                     received_at: now,

@@ -4,12 +4,18 @@
 //! Flows that begin go first, so that short ones do not wait behind long ones. This module only says that a packet
 //! is to be marked; the caller marks it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
 
 use keiro_units::Instant;
 
-use super::codel::{Codel, CodelDecision};
-use crate::id::AppId;
+use super::{
+    FirstPacket,
+    codel::{Codel, CodelDecision},
+};
+use crate::{id::AppId, wire::PacketOrder};
 
 /// Queues that flows are spread over by their hash (RFC 8290 §5.2.4).
 pub(super) const FLOWS: u32 = 1024;
@@ -21,6 +27,24 @@ const BATCH: usize = 64;
 /// Memory of a packet beside its bytes. It is counted so that tiny packets cannot fill the memory.
 pub(super) const PACKET_OVERHEAD: u64 = 96;
 
+/// The place of a packet in a flow that uses several paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueuedOrder {
+    pub(crate) order: PacketOrder,
+    /// How much longer another path of the flow takes: that long a packet waits here before it arrives later than it
+    /// would there, so CoDel does not count it.
+    pub(crate) allowed_wait: Duration,
+}
+
+/// What a packet that comes waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FlowBacklog {
+    /// Memory of what waits of its own flow.
+    pub(crate) own: u64,
+    /// Queues of flows that take turns with it.
+    pub(crate) others: u64,
+}
+
 /// An IP packet that waits.
 #[derive(Debug)]
 pub(super) struct QueuedPacket {
@@ -28,6 +52,7 @@ pub(super) struct QueuedPacket {
     pub(super) flow_hash: u32,
     pub(super) ecn: u8,
     pub(super) at: Instant,
+    pub(super) order: Option<QueuedOrder>,
     pub(super) data: Vec<u8>,
 }
 
@@ -35,6 +60,21 @@ impl QueuedPacket {
     /// Memory that it takes.
     pub(super) fn cost(&self) -> u64 {
         self.data.capacity() as u64 + PACKET_OVERHEAD
+    }
+
+    pub(super) fn as_first(&self) -> FirstPacket {
+        FirstPacket {
+            len: self.data.len(),
+            ecn: self.ecn,
+            is_ordered: self.order.is_some(),
+        }
+    }
+
+    /// How long it has waited as CoDel counts it.
+    fn sojourn(&self, now: Instant) -> Duration {
+        let waited = now.saturating_duration_since(self.at);
+        let allowed = self.order.map_or(Duration::ZERO, |of| of.allowed_wait);
+        waited.saturating_sub(allowed)
     }
 
     /// It may be marked instead of dropped: its ECN bits say so.
@@ -82,6 +122,15 @@ impl Flows {
 
     pub(super) fn is_empty(&self) -> bool {
         self.cost == 0
+    }
+
+    /// What a packet of the queue `bucket` that comes next waits for here.
+    pub(super) fn backlog(&self, bucket: u32) -> FlowBacklog {
+        let own = self.flows.get(&bucket).map(|flow| flow.bytes);
+        FlowBacklog {
+            own: own.unwrap_or(0),
+            others: (self.flows.len() - usize::from(own.is_some())) as u64,
+        }
     }
 
     pub(super) fn push(&mut self, packet: QueuedPacket) {
@@ -189,7 +238,7 @@ impl Flow {
             };
             self.bytes -= packet.cost();
             *cost -= packet.cost();
-            let sojourn = now.saturating_duration_since(packet.at);
+            let sojourn = packet.sojourn(now);
             match self.codel.on_dequeue(now, sojourn, self.packets.is_empty()) {
                 CodelDecision::Pass => {
                     return Some(DequeuedPacket {
@@ -224,6 +273,7 @@ mod tests {
             flow_hash: flow,
             ecn: 0,
             at: at(ms),
+            order: None,
             data: vec![0; len],
         }
     }

@@ -26,11 +26,17 @@ use keiro_stats::TenantPeerStats;
 use keiro_units::{Bandwidth, ByteCount, Instant};
 
 use self::{flows::QueuedPacket, limited::Contradictions, path_tenants::PathTenants};
-pub(crate) use self::{limited::Contradiction, parts::LeavingPart, tenant_path::DeliveryReport};
+pub(crate) use self::{
+    flows::{FlowBacklog, QueuedOrder},
+    limited::Contradiction,
+    parts::LeavingPart,
+    tenant_path::DeliveryReport,
+};
 use crate::{
     id::{AppId, PathId, TenantId},
     table::Table,
     tenant::{IpPacket, PacketDrops, TenantConfig, TenantError, TenantSnapshot},
+    wire::{Frame, PacketOrder},
 };
 
 #[derive(Debug)]
@@ -95,6 +101,19 @@ pub(crate) struct FirstPacket {
     /// Bytes of the IP packet.
     pub(crate) len: usize,
     pub(crate) ecn: u8,
+    /// It has a place in its flow, which takes room in the datagram.
+    pub(crate) is_ordered: bool,
+}
+
+impl FirstPacket {
+    /// Bytes that it takes in a datagram at most.
+    pub(crate) fn frame_len(&self, tenant: TenantId) -> usize {
+        let head = match self.is_ordered {
+            true => Frame::ordered_packet_head_len(tenant.0, self.len),
+            false => Frame::packet_head_len(tenant.0, self.len),
+        };
+        head + self.len
+    }
 }
 
 /// A path that may send.
@@ -114,7 +133,11 @@ pub(crate) struct SendingPath {
 impl SendingPath {
     /// Bytes of a datagram that begins with an IP packet. What is longer than a datagram leaves in parts.
     fn needed(&self, first: FirstPacket) -> u64 {
-        (first.len as u64 + self.packet_overhead).min(self.mtu.into())
+        let order = match first.is_ordered {
+            true => PacketOrder::LEN_MAX as u64,
+            false => 0,
+        };
+        (first.len as u64 + order + self.packet_overhead).min(self.mtu.into())
     }
 
     pub(crate) fn id_and_mtu(&self) -> PathMtu {
@@ -138,6 +161,8 @@ pub(crate) struct NewIpPacket {
     pub(crate) tenant: TenantId,
     /// It takes this application's path.
     pub(crate) app: AppId,
+    /// Its place in its flow, if that uses several paths.
+    pub(crate) order: Option<QueuedOrder>,
     pub(crate) packet: IpPacket,
 }
 
@@ -179,6 +204,10 @@ impl FlowKey {
             bucket,
         }
     }
+
+    pub(crate) fn tenant(self) -> TenantId {
+        self.tenant
+    }
 }
 
 /// An IP packet that leaves.
@@ -188,6 +217,7 @@ pub(crate) struct Leaving {
     /// When it came.
     pub(crate) since: Instant,
     pub(crate) marked: bool,
+    pub(crate) order: Option<PacketOrder>,
     pub(crate) data: Vec<u8>,
 }
 
@@ -195,9 +225,9 @@ pub(crate) struct Leaving {
 #[derive(Debug)]
 pub(crate) struct TakenPacket {
     pub(crate) packet: Leaving,
-    /// The length of the next one of the same tenant, if it may share the datagram that is being written: it must have
-    /// the same ECN bits.
-    pub(crate) next_len: Option<usize>,
+    /// The next one of the same tenant, if it may share the datagram that is being written: it must have the same ECN
+    /// bits.
+    pub(crate) next: Option<FirstPacket>,
 }
 
 impl Tenants {
@@ -304,6 +334,7 @@ impl Tenants {
         let NewIpPacket {
             tenant: id,
             app,
+            order,
             packet,
         } = new;
         if let Some(tenant) = self.tenants.get_mut(&id) {
@@ -315,6 +346,7 @@ impl Tenants {
             flow_hash: packet.flow_hash,
             ecn: packet.ecn & 3,
             at: now,
+            order,
             data: packet.data,
         };
         self.enqueue(now, path, id, queued);
@@ -376,6 +408,19 @@ impl Tenants {
         self.paths
             .get(path)
             .map_or(0, |path_tenants| path_tenants.cost)
+    }
+
+    /// What a packet of a flow that comes next waits for on `path`.
+    pub(crate) fn flow_backlog(&self, path: PathId, key: FlowKey) -> FlowBacklog {
+        let path_tenants = self.paths.get(path);
+        let tenant_path = path_tenants.and_then(|paths| paths.tenant_paths.get(key.tenant));
+        tenant_path.map_or_else(FlowBacklog::default, |of| of.flows.backlog(key.bucket))
+    }
+
+    /// The rate at which a tenant's window and rate let it send on `path`; `None`: neither holds it back.
+    pub(crate) fn allowed_rate(&self, path: PathId, id: TenantId) -> Option<Bandwidth> {
+        let path_tenants = self.paths.get(path);
+        path_tenants?.tenant_paths.get(id)?.allowed_rate()
     }
 
     /// `path` leads to another address: its controllers are restarted. `forgotten`: nothing in flight on
@@ -521,6 +566,7 @@ impl Tenants {
                 received_bytes: tenant.received_bytes,
                 marked_packets: tenant.marked,
                 queued_bytes: tenant.cost,
+                ..TenantPeerStats::default()
             },
             drops: tenant.drops,
             paths: path_tenants.collect(),

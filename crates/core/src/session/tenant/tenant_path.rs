@@ -253,20 +253,12 @@ impl TenantPath {
 
     /// Length and ECN bits of the packet whose turn it is.
     pub(super) fn first_packet(&mut self, now: Instant) -> Option<FirstPacket> {
-        let packet = &self.head(now)?.packet;
-        Some(FirstPacket {
-            len: packet.data.len(),
-            ecn: packet.ecn,
-        })
+        Some(self.head(now)?.packet.as_first())
     }
 
     /// The same of one that was looked at before; `None`: none was.
     pub(super) fn staged_packet(&self) -> Option<FirstPacket> {
-        let packet = &self.staged.as_ref()?.packet;
-        Some(FirstPacket {
-            len: packet.data.len(),
-            ecn: packet.ecn,
-        })
+        Some(self.staged.as_ref()?.packet.as_first())
     }
 
     /// Packets that CoDel has dropped since the last call.
@@ -335,6 +327,14 @@ impl TenantPath {
             return u64::MAX;
         }
         allowance.window.get().saturating_sub(self.in_flight)
+    }
+
+    /// The rate at which its window and its rate let it send; `None`: neither holds it back, as far as is known.
+    pub(super) fn allowed_rate(&self) -> Option<Bandwidth> {
+        let allowance = self.allowance?;
+        let round_trip = self.round_trip.filter(|time| !time.is_zero());
+        let by_window = round_trip.map(|time| allowance.window.rate_over_floor(time));
+        by_window.into_iter().chain(allowance.rate).min()
     }
 
     /// Its window or its rate holds a packet back.

@@ -54,11 +54,13 @@ fn push(tenants: &mut Tenants, now: Instant, id: u32, len: usize) {
     let packet = IpPacket {
         flow_hash: 1,
         ecn: 0,
+        needs_order: false,
         data: vec![0; len],
     };
     let new = NewIpPacket {
         tenant: TenantId(id),
         app: APP,
+        order: None,
         packet,
     };
     tenants.push(now, on(PATH, 1500), new);
@@ -248,7 +250,11 @@ fn items_that_wait_to_be_coalesced_hold_up_no_other_tenant_and_get_their_turn_ag
     tenants.on_items(at(0), path, TenantId(1), ItemsState::Ready);
     assert_eq!(tenants.next_at(PATH), Some(Instant::ZERO));
     push(&mut tenants, at(0), 2, 100);
-    let packet = GrantKind::IpPackets(FirstPacket { len: 100, ecn: 0 });
+    let packet = GrantKind::IpPackets(FirstPacket {
+        len: 100,
+        ecn: 0,
+        is_ordered: false,
+    });
     assert_eq!(
         next(&mut tenants, ItemsState::Coalescing),
         Some((2, packet))
@@ -358,7 +364,10 @@ fn a_packet_in_parts_restarts_where_its_next_part_does_not_fit() {
     let grant = tenants.poll_next(at(0), REQUEST, |_| ItemsState::None);
     let taken = tenants.take(at(0), PATH, grant.expect("it waits"));
     let taken = taken.expect("the whole");
-    assert_eq!((taken.packet.data.len(), taken.next_len), (1280, Some(100)));
+    assert_eq!(
+        (taken.packet.data.len(), taken.next.map(|of| of.len)),
+        (1280, Some(100))
+    );
     assert_eq!(pop(&mut tenants, at(0)), Some((1, 100 + OVERHEAD)));
     // One that moves to another path begins anew there.
     push(&mut tenants, at(0), 1, 1280);

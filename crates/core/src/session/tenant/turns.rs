@@ -211,11 +211,10 @@ impl Tenants {
                 app: taken.packet.app,
                 since: taken.packet.at,
                 marked: taken.marked,
+                order: taken.packet.order.map(|of| of.order),
                 data: taken.packet.data,
             },
-            next_len: next
-                .filter(|next| next.ecn == grant.ecn())
-                .map(|next| next.len),
+            next: next.filter(|next| next.ecn == grant.ecn()),
         })
     }
 

@@ -12,7 +12,7 @@ use crate::{
         recovery::{Owner, PacketKind},
         send_queues::FrameBuf,
         sent_frames::{SentFrame, SentFrames},
-        tenant::{FirstPacket, GrantKind, SchedulerGrant},
+        tenant::{FirstPacket, GrantKind, Leaving, SchedulerGrant},
     },
     wire::{Frame, TAG_LEN, VARINT_MAX},
 };
@@ -26,9 +26,22 @@ struct FirstFrame {
     is_part: bool,
 }
 
-/// Bytes that an IP packet of `len` bytes takes in a datagram.
-fn frame_len(grant: SchedulerGrant, len: usize) -> usize {
-    Frame::packet_head_len(grant.tenant.0, len) + len
+/// The frame of a packet that leaves whole.
+fn packet_frame(tenant: TenantId, leaving: &Leaving) -> Frame<'_> {
+    let (tenant, marked, data) = (tenant.0, leaving.marked, &leaving.data);
+    match leaving.order {
+        Some(order) => Frame::OrderedPacket {
+            tenant,
+            order,
+            marked,
+            data,
+        },
+        None => Frame::Packet {
+            tenant,
+            marked,
+            data,
+        },
+    }
 }
 
 impl Session {
@@ -74,12 +87,13 @@ impl Session {
         self.write_reports(now, id, grant.tenant, acks_end, &mut buf.bytes);
         let mut next = match first_frame.is_part {
             true => self.write_part(now, id, grant, buf, &mut frames),
-            false => Some(first.len),
+            false => Some(first),
         };
         let mut is_first = !first_frame.is_part;
         let are_counted = self.scheduler.queues().has_spread_apps();
         let mut counted = Vec::new();
-        while next.is_some_and(|len| buf.bytes.len() + frame_len(grant, len) <= end) {
+        let fits = |first: FirstPacket, used| used + first.frame_len(grant.tenant) <= end;
+        while next.is_some_and(|first| fits(first, buf.bytes.len())) {
             let Some(taken) = self.scheduler.take_packet(now, id, grant) else {
                 break;
             };
@@ -90,17 +104,12 @@ impl Session {
                     since: leaving.since,
                 });
             }
-            Frame::Packet {
-                tenant: grant.tenant.0,
-                marked: leaving.marked,
-                data: &leaving.data,
-            }
-            .encode(&mut buf.bytes);
+            packet_frame(grant.tenant, &leaving).encode(&mut buf.bytes);
             if are_counted {
                 counted.push((leaving.app, leaving.data.len() as u64));
             }
             buf.spare.push(leaving.data);
-            next = taken.next_len;
+            next = taken.next;
         }
         for (app, bytes) in counted {
             self.scheduler.on_app_bytes_sent(app, id, bytes);
@@ -150,14 +159,19 @@ impl Session {
         first: FirstPacket,
         clear: usize,
     ) -> Option<FirstFrame> {
-        let len = frame_len(grant, first.len);
+        let len = first.frame_len(grant.tenant);
         if len <= clear {
             return Some(FirstFrame {
                 len,
                 is_part: false,
             });
         }
-        if !self.splits_packets() {
+        // One that comes in parts has no place in its flow.
+        let plain = FirstPacket {
+            is_ordered: false,
+            ..first
+        };
+        if !self.splits_packets() || plain.frame_len(grant.tenant) <= clear {
             return None;
         }
         let head = Frame::packet_part_head_len(grant.tenant.0, VARINT_MAX);
@@ -169,7 +183,7 @@ impl Session {
         })
     }
 
-    /// Writes the next part of the first packet; the length of the packet behind it, if it was the last part.
+    /// Writes the next part of the first packet; the packet behind it, if it was the last part.
     fn write_part(
         &mut self,
         now: Instant,
@@ -177,7 +191,7 @@ impl Session {
         grant: SchedulerGrant,
         buf: &mut TransmitBuf,
         frames: &mut SentFrames,
-    ) -> Option<usize> {
+    ) -> Option<FirstPacket> {
         let part = self.scheduler.poll_part(id, grant.tenant)?;
         Frame::PacketPart {
             tenant: grant.tenant.0,
@@ -192,7 +206,7 @@ impl Session {
             return None;
         }
         let taken = self.scheduler.take_packet(now, id, grant)?;
-        let (leaving, next) = (taken.packet, taken.next_len);
+        let (leaving, next) = (taken.packet, taken.next);
         let (app, bytes) = (leaving.app, leaving.data.len() as u64);
         frames.push(SentFrame::Packets {
             app,

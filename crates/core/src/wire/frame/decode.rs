@@ -39,6 +39,9 @@ impl<'a> Frame<'a> {
             STREAM_RETURN => decode_stream_return(reader),
             AGGREGATE => return decode_aggregate(reader).map(Some),
             PACKET | PACKET_MARKED => return decode_packet(kind, reader).map(Some),
+            ORDERED_PACKET | ORDERED_PACKET_MARKED => {
+                return decode_ordered_packet(kind, reader).map(Some);
+            }
             TRAIN | TRAIN_REPORT | FEEDBACK | PROTECTED | PARITY | UNKNOWN_TENANT | REFUSAL
             | PREFIX_MISMATCH | PROBE_LIMIT | PACKET_PART | TENANT_LIMITED | TENANT_UNIT
             | PATH_TERMS | STRANGER_DROPS => {
@@ -191,6 +194,37 @@ fn decode_packet<'a>(kind: u64, reader: &mut Reader<'a>) -> Result<Frame<'a>, Fr
         marked: kind == PACKET_MARKED,
         data,
     })
+}
+
+fn decode_ordered_packet<'a>(kind: u64, reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
+    let tenant = field(reader.varint())?;
+    let tenant = u32::try_from(tenant).map_err(|_| FrameError::Range)?;
+    let flow = below(reader, u64::from(PacketOrder::FLOW_END))?;
+    let number = below(reader, u64::from(PacketOrder::NUMBER_END))?;
+    let hold_ms = below(reader, u64::from(PacketOrder::HOLD_MS_MAX) + 1)?;
+    let paths = below(reader, 1 << PacketOrder::PATHS_END)?;
+    let len = field(reader.length(DATAGRAM_LEN_MAX))?;
+    let data = field(reader.bytes(len))?;
+    Ok(Frame::OrderedPacket {
+        tenant,
+        order: PacketOrder {
+            flow,
+            number,
+            hold_ms: hold_ms as u16,
+            paths,
+        },
+        marked: kind == ORDERED_PACKET_MARKED,
+        data,
+    })
+}
+
+/// A number below `end`, which is at most 2^32.
+fn below(reader: &mut Reader<'_>, end: u64) -> Result<u32, FrameError> {
+    let value = field(reader.varint())?;
+    match value < end {
+        true => Ok(value as u32),
+        false => Err(FrameError::Range),
+    }
 }
 
 fn decode_stream_credit<'a>(reader: &mut Reader<'a>) -> Option<Frame<'a>> {

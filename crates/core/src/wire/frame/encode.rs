@@ -23,6 +23,7 @@ impl Frame<'_> {
             Self::Datagram { .. }
             | Self::Fragment { .. }
             | Self::Packet { .. }
+            | Self::OrderedPacket { .. }
             | Self::PacketPart { .. } => {
                 self.encode_datagram(buf);
             }
@@ -134,6 +135,24 @@ impl Frame<'_> {
             } => {
                 put_varint(buf, if marked { PACKET_MARKED } else { PACKET });
                 put_varint(buf, u64::from(tenant));
+                put_data(buf, data);
+            }
+            Self::OrderedPacket {
+                tenant,
+                order,
+                marked,
+                data,
+            } => {
+                let kind = match marked {
+                    true => ORDERED_PACKET_MARKED,
+                    false => ORDERED_PACKET,
+                };
+                put_varint(buf, kind);
+                put_varint(buf, u64::from(tenant));
+                put_varint(buf, u64::from(order.flow));
+                put_varint(buf, u64::from(order.number));
+                put_varint(buf, u64::from(order.hold_ms));
+                put_varint(buf, u64::from(order.paths));
                 put_data(buf, data);
             }
             Self::PacketPart {

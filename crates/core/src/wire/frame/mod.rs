@@ -164,6 +164,15 @@ pub enum Frame<'a> {
         /// The packet, IP header first.
         data: &'a [u8],
     },
+    /// An IP packet of a flow that uses several paths and is to be delivered in order.
+    OrderedPacket {
+        tenant: u32,
+        order: PacketOrder,
+        /// It is to be delivered with a congestion mark.
+        marked: bool,
+        /// The packet, IP header first.
+        data: &'a [u8],
+    },
     /// A part of an IP packet of a tenant that does not fit into one datagram of the path.
     PacketPart {
         tenant: u32,
@@ -230,6 +239,33 @@ pub enum RefusalCause {
     Other,
 }
 
+/// The place of an IP packet in its flow, and how long it may wait for those before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PacketOrder {
+    /// The sender's number of the flow: below [`FLOW_END`](Self::FLOW_END), and new whenever it begins to use
+    /// several paths.
+    pub flow: u32,
+    /// Counts its packets from 0, below [`NUMBER_END`](Self::NUMBER_END).
+    pub number: u32,
+    /// How long the packet is held at most if an earlier one is missing, in milliseconds.
+    pub hold_ms: u16,
+    /// The sender's paths, one bit each, on which packets of the flow may be on the way.
+    pub paths: u32,
+}
+
+impl PacketOrder {
+    /// Flows have numbers below this: four bytes on the wire.
+    pub const FLOW_END: u32 = 1 << 30;
+    /// Packets have numbers below this.
+    pub const NUMBER_END: u32 = 1 << 30;
+    /// Paths have bits below this.
+    pub const PATHS_END: u8 = 30;
+    /// The longest hold, two bytes on the wire.
+    pub const HOLD_MS_MAX: u16 = (1 << 14) - 1;
+    /// Most bytes that it takes.
+    pub const LEN_MAX: usize = 4 + 4 + 2 + 4;
+}
+
 /// What stands in front of the bytes of a `Stream` frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamHead {
@@ -286,6 +322,7 @@ impl Frame<'_> {
                 | Self::Message { .. }
                 | Self::Stream { .. }
                 | Self::Packet { .. }
+                | Self::OrderedPacket { .. }
                 | Self::PacketPart { .. }
         )
     }
@@ -315,6 +352,11 @@ impl Frame<'_> {
     /// Bytes of a `Packet` beside its data, of at most `len` bytes.
     pub const fn packet_head_len(tenant: u32, len: usize) -> usize {
         1 + varint_len(tenant as u64) + varint_len(len as u64)
+    }
+
+    /// Most bytes of an `OrderedPacket` beside its data, of at most `len` bytes.
+    pub const fn ordered_packet_head_len(tenant: u32, len: usize) -> usize {
+        Self::packet_head_len(tenant, len) + PacketOrder::LEN_MAX
     }
 
     /// Most bytes of a `PacketPart` beside its data.

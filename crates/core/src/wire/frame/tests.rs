@@ -26,6 +26,19 @@ fn frame(data: &'static [u8]) -> impl Strategy<Value = Frame<'static>> {
             marked,
             data
         }),
+        (any::<(u32, bool)>(), any::<(u32, u32, u16, u32)>()).prop_map(
+            move |((tenant, marked), (flow, number, hold_ms, paths))| Frame::OrderedPacket {
+                tenant,
+                order: PacketOrder {
+                    flow: flow % PacketOrder::FLOW_END,
+                    number: number % PacketOrder::NUMBER_END,
+                    hold_ms: hold_ms % (PacketOrder::HOLD_MS_MAX + 1),
+                    paths: paths % (1 << PacketOrder::PATHS_END),
+                },
+                marked,
+                data,
+            }
+        ),
         (id.clone(), any::<(u32, bool)>(), 0..3u8).prop_map(
             move |(number, (tenant, marked), index)| Frame::PacketPart {
                 tenant,

@@ -17,6 +17,7 @@ fn backlogged(features: Features) -> Victim {
         let packet = IpPacket {
             flow_hash: 1,
             ecn: 0,
+            needs_order: false,
             data: vec![0x45; 1000],
         };
         let sent = victim

@@ -29,6 +29,7 @@ impl Net {
         let packet = IpPacket {
             flow_hash: 1,
             ecn: 2,
+            needs_order: false,
             data,
         };
         self.ends[0].send_packet(self.now, self.peers[0], ONE, app(), packet)
@@ -141,6 +142,7 @@ fn send(victim: &mut Victim, len: usize) -> Result<(), PacketError> {
     let packet = IpPacket {
         flow_hash: 1,
         ecn: 0,
+        needs_order: false,
         data: content(len),
     };
     victim

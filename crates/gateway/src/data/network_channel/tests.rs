@@ -223,6 +223,7 @@ fn a_provisional_peer_reaches_no_application_and_no_tenant() {
     let packet = IpPacket {
         flow_hash: 0,
         ecn: 0,
+        needs_order: false,
         data: vec![0x45; 100],
     };
     joiner

@@ -447,6 +447,7 @@ impl Tenant {
         let longest = longest.min(self.setup.mtu.into());
         let flow_hash = with.seed.number(&FlowKey::of(header)) as u32;
         let ecn = header.traffic_class & 3;
+        let needs_order = header.needs_order();
         let count = segments.count();
         for number in 0..count {
             let mut packet = with.endpoint.spare_buffer(segments.largest());
@@ -461,6 +462,7 @@ impl Tenant {
                 let packet = IpPacket {
                     flow_hash,
                     ecn,
+                    needs_order,
                     data,
                 };
                 // Refusals are counted in the core, or the peer is being removed.

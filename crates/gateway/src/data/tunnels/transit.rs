@@ -118,11 +118,13 @@ impl Tenant {
         let longest = with.endpoint.packet_max(to, id, app).unwrap_or(0);
         let flow_hash = with.seed.number(&FlowKey::of(header)) as u32;
         let ecn = passing.ecn as u8;
+        let needs_order = header.needs_order();
         let stats = &mut self.counts.stats;
         let mut send = |data: Vec<u8>| {
             let packet = IpPacket {
                 flow_hash,
                 ecn,
+                needs_order,
                 data,
             };
             // Refusals are counted in the core, or the peer is being removed.
@@ -181,6 +183,7 @@ impl Tenant {
         let packet = IpPacket {
             flow_hash: with.seed.number(&FlowKey::of(&header)) as u32,
             ecn: header.traffic_class & 3,
+            needs_order: false,
             data: reply.to_vec(),
         };
         let id = self.setup.config.id;
