@@ -23,6 +23,7 @@ mod losses;
 mod mtu;
 mod network;
 mod order;
+mod ordered_flows;
 mod outcomes;
 mod overload;
 mod pacing;
