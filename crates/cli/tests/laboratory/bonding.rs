@@ -1,12 +1,14 @@
-//! Applications that use two links at once: one TCP connection as a stream, and several as IP packets.
+//! Applications that use two links at once: one TCP connection as a stream, and one and several as IP packets.
 
 use std::{
     io::{self, Read, Write},
     net::{TcpListener, TcpStream},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
+
+use serde_json::Value;
 
 use crate::{
     carried_connection::CarriedConnection,
@@ -111,4 +113,60 @@ fn connections_of_a_tenant_share_both_links() {
     });
     let app = pair.tokyo.app("ip");
     println!("after {:?}: {:#}", begun.elapsed(), app["spread"]);
+}
+
+/// One connection of the kernel's TCP sends until more arrives in two seconds than a link carries, in order.
+#[test]
+fn one_connection_of_a_tenant_has_more_than_a_link() {
+    const WINDOW: Duration = Duration::from_secs(2);
+    const LINK_MBIT: f64 = 50.0;
+    let pair = Pair::start(&Setup {
+        more: [tenant(0), tenant(1)],
+        ..Setup::of(&[NEAR, FAR])
+    });
+    let host = |name: &str| pair.lab.host(name).expect("a host");
+    let listener = eventually("the tenant's address is there", || {
+        let bound = host("osaka").run(|| TcpListener::bind("10.2.0.1:5021"));
+        bound.expect("in the host").ok()
+    });
+    let near = host("tokyo").run(|| TcpStream::connect("10.2.0.1:5021"));
+    let mut near = near.expect("in the host").expect("it is accepted");
+    let (mut far, _) = listener.accept().expect("it arrives");
+    let (is_over, arrived) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        let (is_over, arrived) = (&is_over, &arrived);
+        scope.spawn(move || {
+            while !is_over.load(Ordering::Relaxed) {
+                near.write_all(&[7; 16_000]).expect("the connection stays");
+            }
+        });
+        scope.spawn(move || {
+            let mut buffer = [0; 65_536];
+            while let Ok(len @ 1..) = far.read(&mut buffer) {
+                arrived.fetch_add(len as u64, Ordering::Relaxed);
+            }
+        });
+        let mut window = (Instant::now(), 0);
+        let mbit = eventually("more than a link carries arrives", || {
+            let (since, before) = window;
+            let took = since.elapsed();
+            if took < WINDOW {
+                return None;
+            }
+            let now = arrived.load(Ordering::Relaxed);
+            window = (Instant::now(), now);
+            let mbit = (now - before) as f64 * 8e-6 / took.as_secs_f64();
+            println!("{mbit:.0} Mbit/s");
+            (mbit > LINK_MBIT).then_some(mbit)
+        });
+        is_over.store(true, Ordering::Relaxed);
+        println!("{mbit:.0} Mbit/s of one connection over two links of 50");
+    });
+    println!("{:#}", pair.tokyo.app("ip")["spread"]);
+    let shown = pair.osaka.ask(&["show", "tenant", "blue", "--json"]);
+    let shown = shown.expect_code(0).stdout;
+    let shown: Value = serde_json::from_str(&shown).expect("JSON");
+    println!("{:#}", shown["tenants"][0]["peers"][0]);
+    let held = &shown["tenants"][0]["peers"][0]["held_packets"];
+    assert!(held.as_u64() > Some(0), "{shown:#}");
 }
