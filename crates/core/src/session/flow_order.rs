@@ -6,9 +6,9 @@
 
 use std::time::Duration;
 
-use keiro_units::Instant;
+use keiro_units::{Bandwidth, Instant};
 
-use super::{flow_paths::FlowChoice, tenant::QueuedOrder};
+use super::tenant::QueuedOrder;
 use crate::{id::PathId, table::Table, wire::PacketOrder};
 
 /// By how much the delays of the paths of one flow differ at most, with what a packet takes to leave. Ours: a transport
@@ -25,6 +25,19 @@ const LATENESS: Duration = Duration::from_millis(10);
 /// No packet waits longer than that. Ours: a transport's least retransmission timeout of 200 ms begins beyond the
 /// round trip.
 const HOLD_MAX: Duration = Duration::from_millis(250);
+
+/// A path by which flows may leave.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct FlowChoice {
+    pub(crate) path: PathId,
+    /// From now until a packet that leaves as soon as the pacer lets it has arrived.
+    pub(crate) delay: Duration,
+    /// The same of the flow's next packet, behind what waits.
+    pub(crate) arrival: Duration,
+    /// Mean deviation of the path's round trip.
+    pub(crate) variation: Duration,
+    pub(crate) rate: Bandwidth,
+}
 
 /// The paths of a flow that may share it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -169,7 +182,7 @@ impl FlowOrder {
 
 #[cfg(test)]
 mod tests {
-    use keiro_units::{Bandwidth, ByteCount};
+    use keiro_units::ByteCount;
 
     use super::*;
 

@@ -8,10 +8,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use keiro_units::{Bandwidth, Instant};
+use keiro_units::Instant;
 
 use super::{
-    flow_order::{FlowOrder, PathGroup},
+    flow_order::{FlowChoice, FlowOrder, PathGroup},
     tenant::{FlowKey, QueuedOrder},
 };
 use crate::{id::PathId, wire::PacketOrder};
@@ -27,19 +27,6 @@ const DELAY_GAIN_MIN: Duration = Duration::from_millis(5);
 /// Flows whose packets have places, at most; further ones take one path each. Ours: half of those of which a peer
 /// keeps the order.
 const ORDERED_FLOWS_MAX: usize = 512;
-
-/// A path by which flows may leave.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct FlowChoice {
-    pub(crate) path: PathId,
-    /// From now until a packet that leaves as soon as the pacer lets it has arrived.
-    pub(crate) delay: Duration,
-    /// The same of the flow's next packet, behind what waits.
-    pub(crate) arrival: Duration,
-    /// Mean deviation of the path's round trip.
-    pub(crate) variation: Duration,
-    pub(crate) rate: Bandwidth,
-}
 
 /// A packet of a flow that is to leave.
 #[derive(Clone, Copy, Debug)]
@@ -238,6 +225,8 @@ fn faster(now: Instant, last_at: Instant, path: PathId, choices: &[FlowChoice]) 
 
 #[cfg(test)]
 mod tests {
+    use keiro_units::Bandwidth;
+
     use super::*;
     use crate::id::{AppId, TenantId};
 

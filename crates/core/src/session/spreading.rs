@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, time::Duration};
 use keiro_units::{Bandwidth, ByteCount, Instant};
 
 use super::{
-    flow_paths::FlowChoice,
+    flow_order::FlowChoice,
     path::Path,
     path_manager::PathManager,
     tenant::{FlowKey, Tenants},
