@@ -91,7 +91,8 @@ pub(super) fn app_id_collisions(
             report.add(at, message, "rename one of them, at both gateways");
         } else if !here.insert(name) {
             // A renamed site has another name on the wire.
-            let message = format!("two applications are named `{name}`, one of them by the network");
+            let message =
+                format!("two applications are named `{name}`, one of them by the network");
             report.add(at, message, "rename the one in this file, at both gateways");
         }
     }
