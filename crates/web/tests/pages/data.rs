@@ -28,6 +28,17 @@ fn assert_shows(page: &str, place: &str, texts: &[&str]) {
     }
 }
 
+/// Waits until a page has `texts`, after a change at the gateway.
+fn await_shown(served: &Served, place: &str, texts: &[&str]) {
+    let mut page = String::new();
+    let mut lacks = || {
+        page = served.page(place);
+        texts.iter().find(|text| !page.contains(**text)).copied()
+    };
+    let what = format!("{place} has {texts:?}");
+    wait_until(&what, || lacks().is_none());
+}
+
 #[test]
 fn pages_show_the_numbers_of_the_gateway() {
     let served = Served::start();
@@ -107,7 +118,7 @@ fn a_spread_application_shows_the_share_of_each_path_and_is_on_all() {
     let shares = "spread: <a href=\"/tokyo/paths/wan1\"><bdi>wan1</bdi></a> 71 %, \
                   <a href=\"/tokyo/paths/wan0\"><bdi>wan0</bdi></a> 29 %";
     for place in ["", "apps", "apps/A1", "paths/wan0", "paths/wan1"] {
-        assert_shows(&served.page(place), place, &[shares]);
+        await_shown(&served, place, &[shares]);
     }
 }
 
@@ -123,22 +134,21 @@ fn paths_that_wait_for_their_peer_are_no_fault() {
     served
         .gateway()
         .change("status", |status| status["paths"] = json!(3));
-    let page = served.page("");
-    assert_shows(
-        &page,
+    await_shown(
+        &served,
         "",
         &[
             "<span class=\"good\">2 of 3</span>, 1 wait for their peer",
             "Wait for the peer: <a href=\"/tokyo/paths/wan2\">",
         ],
     );
-    assert_shows(
-        &served.page("paths"),
+    await_shown(
+        &served,
         "paths",
         &["waits for the peer", "backup, 4.00 per GB"],
     );
-    assert_shows(
-        &served.page("paths/wan2"),
+    await_shown(
+        &served,
         "paths/wan2",
         &["No packet has come by this path from <bdi>osaka</bdi>"],
     );
