@@ -166,7 +166,7 @@ fn one_connection_of_a_tenant_has_more_than_a_link() {
     let shown = pair.osaka.ask(&["show", "tenant", "blue", "--json"]);
     let shown = shown.expect_code(0).stdout;
     let shown: Value = serde_json::from_str(&shown).expect("JSON");
-    println!("{:#}", shown["tenants"][0]["peers"][0]);
-    let held = &shown["tenants"][0]["peers"][0]["held_packets"];
+    println!("{:#}", shown[0]["peers"][0]);
+    let held = &shown[0]["peers"][0]["held_packets"];
     assert!(held.as_u64() > Some(0), "{shown:#}");
 }

@@ -14,7 +14,7 @@
 
 use std::{
     net::{SocketAddr, UdpSocket},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -167,12 +167,13 @@ pub(crate) fn gaps_during(world: &World, disturb: impl FnOnce()) -> Gaps {
     };
     let desk = bound("desk", SocketAddr::from(([10, 1, 0, 10], 0)));
     let shelf = bound("shelf", SHELF);
-    let over = AtomicBool::new(false);
-    let is_over = || over.load(Ordering::Relaxed);
+    let phase = Phase::default();
+    let is_over = || phase.over.load(Ordering::Relaxed);
+    let is_closed = || phase.closed.load(Ordering::Relaxed);
     thread::scope(|scope| {
         scope.spawn(|| {
             let mut buffer = [0; 16];
-            while !is_over() {
+            while !is_closed() {
                 if let Ok((length, from)) = shelf.recv_from(&mut buffer) {
                     let _ = shelf.send_to(&buffer[..length], from);
                 }
@@ -187,18 +188,29 @@ pub(crate) fn gaps_during(world: &World, disturb: impl FnOnce()) -> Gaps {
             }
             sent
         });
-        let receiving = scope.spawn(|| {
+        let answered = AtomicU64::new(0);
+        let (answered, desk) = (&answered, &desk);
+        let receiving = scope.spawn(move || {
             let (mut answers, mut buffer) = (Vec::new(), [0; 16]);
-            while !is_over() {
+            while !is_closed() {
                 if desk.recv(&mut buffer).is_ok() {
                     answers.push(Instant::now());
+                    answered.store(answers.len() as u64, Ordering::Relaxed);
                 }
             }
             answers
         });
+        // Also where `disturb` fails, or the threads would go on.
+        let ends = Ends(&phase);
         disturb();
-        over.store(true, Ordering::Relaxed);
+        phase.over.store(true, Ordering::Relaxed);
         let sent = sending.join().expect("it ends");
+        // What is on the way is not lost.
+        let deadline = Instant::now() + ON_THE_WAY;
+        while answered.load(Ordering::Relaxed) < sent && Instant::now() < deadline {
+            thread::sleep(PROBE_EVERY);
+        }
+        drop(ends);
         let answers = receiving.join().expect("it ends");
         let gaps = answers.windows(2).map(|pair| pair[1] - pair[0]);
         Gaps {
@@ -207,6 +219,26 @@ pub(crate) fn gaps_during(world: &World, disturb: impl FnOnce()) -> Gaps {
             sent,
         }
     })
+}
+
+/// How long an answer may be on its way.
+const ON_THE_WAY: Duration = Duration::from_secs(2);
+
+/// Whether probes are sent, and whether they are answered.
+#[derive(Default)]
+struct Phase {
+    over: AtomicBool,
+    closed: AtomicBool,
+}
+
+/// Ends both.
+struct Ends<'a>(&'a Phase);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.over.store(true, Ordering::Relaxed);
+        self.0.closed.store(true, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug)]
