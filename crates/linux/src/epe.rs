@@ -286,7 +286,8 @@ impl Others {
 
 /// The part of `wanted` that does not collide. Left out are nexthop numbers of others with their routes,
 /// rules that would not be reached or would select a table with others' routes, and the addresses of such
-/// rules, whose packets would otherwise take the best path.
+/// rules, whose packets would otherwise take the best path. If a rule of a mark is left out or would not be
+/// reached, all segments for IPv4 are left out.
 fn without(wanted: &State, found: &kernel::KernelState) -> State {
     let mut rest = wanted.clone();
     let mut tables = BTreeSet::new();
@@ -310,6 +311,8 @@ fn without(wanted: &State, found: &kernel::KernelState) -> State {
         }
     }
     rest.marks.retain(|rule| !tables.contains(&rule.table));
+    let hidden = &found.hidden_marks;
+    let marks_stay = rest.marks == wanted.marks && hidden.iter().all(|rule| rule.ipv6);
     for rule in &wanted.rules {
         if tables.contains(&rule.table) || found.hidden.contains(rule) {
             rest.rules.remove(rule);
@@ -318,7 +321,9 @@ fn without(wanted: &State, found: &kernel::KernelState) -> State {
     }
     rest.sids.retain(|_, sid| match sid.behaviour() {
         Behaviour::EndDt6 { table } => !tables.contains(&table),
-        Behaviour::EndDx6 { .. } | Behaviour::EndDx4 => true,
+        Behaviour::EndDx6 { .. } => true,
+        // Which rule is whose is not known here. Without its rule a packet takes the best path.
+        Behaviour::EndDx4 => marks_stay,
     });
     rest
 }
@@ -446,4 +451,61 @@ fn pause(attempt: usize) -> bool {
 
 fn is_vain(effect: Effect) -> bool {
     effect == Effect::Nothing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{kernel::KernelState, *};
+    use crate::rule::MarkRule;
+
+    fn of_asbr() -> State {
+        let mut state = State::default();
+        for (number, table) in [(1, 7800), (2, 7801)] {
+            let v6 = |bits: u128| std::net::Ipv6Addr::from((0xfd << 120) | bits | number);
+            for (address, behaviour) in [
+                (v6(0), Behaviour::EndDt6 { table }),
+                (v6(0x8000), Behaviour::EndDx4),
+            ] {
+                let sid = Sid::new(address, behaviour, 2).unwrap();
+                state.carry_out(&Change::SetSid(sid));
+            }
+            state.carry_out(&Change::SetMark(MarkRule {
+                priority: 1000,
+                mark: number as u32,
+                table,
+                ipv6: false,
+            }));
+        }
+        state
+    }
+
+    fn behaviours(state: &State) -> Vec<Behaviour> {
+        state.sids.values().map(Sid::behaviour).collect()
+    }
+
+    #[test]
+    fn an_ipv4_segment_is_not_kept_without_the_rule_of_its_mark() {
+        let wanted = of_asbr();
+        assert_eq!(without(&wanted, &KernelState::default()), wanted);
+        let obstacle = Obstacle::Route {
+            table: 7800,
+            destination: "203.0.113.0/24".parse().unwrap(),
+            protocol: 3,
+        };
+        let found = KernelState {
+            obstacles: vec![obstacle],
+            ..KernelState::default()
+        };
+        let rest = without(&wanted, &found);
+        assert_eq!(behaviours(&rest), [Behaviour::EndDt6 { table: 7801 }]);
+        // Another program's rule catches the packets.
+        let found = KernelState {
+            hidden_marks: wanted.marks.clone(),
+            ..KernelState::default()
+        };
+        let rest = without(&wanted, &found);
+        let left = behaviours(&rest);
+        assert!(!left.contains(&Behaviour::EndDx4), "{left:?}");
+        assert_eq!(left.len(), 2);
+    }
 }

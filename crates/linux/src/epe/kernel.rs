@@ -20,7 +20,7 @@ use crate::{
     },
     nexthop,
     route::TABLE_MAIN,
-    rule::{self, SourceRule},
+    rule::{self, MarkRule, SourceRule},
     seg6::{Sid, octets},
 };
 
@@ -60,6 +60,8 @@ pub(super) struct KernelState {
     pub(super) obstacles: Vec<Obstacle>,
     /// Desired rules that would not be reached.
     pub(super) hidden: BTreeSet<SourceRule>,
+    /// Desired rules of marks that others precede.
+    pub(super) hidden_marks: BTreeSet<MarkRule>,
     /// Desired entries that exist, but are not ours.
     pub(super) others: Others,
 }
@@ -296,6 +298,7 @@ impl Kernel {
             }
             let marks = wanted.marks.iter();
             for rule in marks.filter(|rule| listed.precedes(rule)) {
+                found.hidden_marks.insert(*rule);
                 found.obstacles.push(Obstacle::Rule {
                     description: listed.to_string(),
                     wanted: rule.to_string(),

@@ -109,7 +109,8 @@ pub(crate) enum Effect {
 impl State {
     /// The changes that turn this state into `wanted`, in an order in which no packet leaks. Rules that drop
     /// come first and go last. Unwanted entries are removed first, a table is closed before it is filled and
-    /// filled before a rule selects it, and a rule precedes its address.
+    /// filled before a rule selects it, and a rule precedes its address. A segment comes after the rules of marks
+    /// and goes before them.
     pub fn difference(&self, wanted: &Self) -> Vec<Change> {
         let mut all = Vec::new();
         let new = wanted.drops.difference(&self.drops);
@@ -118,10 +119,10 @@ impl State {
         all.extend(gone.copied().map(Change::RemoveAddress));
         let gone = self.rules.difference(&wanted.rules);
         all.extend(gone.copied().map(Change::RemoveRule));
-        let gone = self.marks.difference(&wanted.marks);
-        all.extend(gone.copied().map(Change::RemoveMark));
         let gone = self.sids.keys().filter(|a| !wanted.sids.contains_key(a));
         all.extend(gone.copied().map(Change::RemoveSid));
+        let gone = self.marks.difference(&wanted.marks);
+        all.extend(gone.copied().map(Change::RemoveMark));
         self.routes_removed(wanted, &mut all);
         let nexthops = wanted.nexthops.iter();
         let changed = nexthops.filter(|&(id, nexthop)| self.nexthops.get(id) != Some(nexthop));
@@ -141,6 +142,8 @@ impl State {
             table.closed_ipv4 && !wanted.is_some_and(|table| table.closed_ipv4)
         });
         all.extend(opened.map(|(&number, _)| Change::OpenIpv4(number)));
+        let new = wanted.marks.difference(&self.marks);
+        all.extend(new.copied().map(Change::SetMark));
         let changed = wanted
             .sids
             .iter()
@@ -148,8 +151,6 @@ impl State {
         all.extend(changed.map(|(_, &sid)| Change::SetSid(sid)));
         let new = wanted.rules.difference(&self.rules);
         all.extend(new.copied().map(Change::SetRule));
-        let new = wanted.marks.difference(&self.marks);
-        all.extend(new.copied().map(Change::SetMark));
         let new = wanted.addresses.difference(&self.addresses);
         all.extend(new.copied().map(Change::SetAddress));
         let gone = self.drops.difference(&wanted.drops);

@@ -175,6 +175,39 @@ fn a_rule_leads_to_a_closed_table_only_and_is_there_before_its_address() {
 }
 
 #[test]
+fn a_segment_for_ipv4_is_never_without_the_rule_of_its_mark() {
+    let rule = |number: u64| MarkRule {
+        priority: 1000,
+        mark: number as u32,
+        table: 100 + number as u32,
+        ipv6: false,
+    };
+    let of_asbr = |dice: &mut Dice| {
+        let mut state = state(dice);
+        for number in (1..=4).filter(|_| dice.roll(2) == 0) {
+            let sid = Sid::new(v6("d4", number), Behaviour::EndDx4, 2).unwrap();
+            state.carry_out(&Change::SetSid(sid));
+            state.carry_out(&Change::SetMark(rule(number)));
+        }
+        state
+    };
+    for seed in 0..500 {
+        let dice = &mut Dice(seed);
+        let (mut present, wanted) = (of_asbr(dice), of_asbr(dice));
+        for change in present.difference(&wanted) {
+            present.carry_out(&change);
+            for number in 1..=4 {
+                let there = present.sids.contains_key(&v6("d4", number));
+                assert!(
+                    !there || present.marks.contains(&rule(number)),
+                    "seed {seed}: {change}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn a_route_of_an_unknown_nexthop_is_not_made() {
     let mut state = State::default();
     let key = RouteKey {
