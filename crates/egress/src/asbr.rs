@@ -9,6 +9,7 @@ mod alarms;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::Ipv6Addr,
     path::Path,
 };
 
@@ -40,6 +41,8 @@ pub struct Asbr {
     segments: BTreeSet<PeerIndex>,
     /// Of these, those that have one for IPv4 too.
     ipv4_segments: BTreeSet<PeerIndex>,
+    /// Those whose segment for IPv4 waits for the marks of its packets.
+    ipv4_waiting: BTreeSet<PeerIndex>,
 }
 
 /// End.DT6 (RFC 8986 §10.2): looks the inner packet up in a table.
@@ -58,6 +61,7 @@ impl Asbr {
                 .collect(),
             segments: BTreeSet::new(),
             ipv4_segments: BTreeSet::new(),
+            ipv4_waiting: BTreeSet::new(),
             config,
         }
     }
@@ -77,23 +81,41 @@ impl Asbr {
 
     fn open(&mut self, peer: PeerIndex, forwarding: &mut dyn Forwarding) -> Option<Input> {
         let config = &self.peers[&peer];
-        if let Err(error) = forwarding.add_segment(peer, config.sid) {
+        if let Err(error) = add_segment(peer, config.sid, forwarding) {
             let name = &config.neighbour.name;
             tracing::error!(peer = name, %error, "no segment: its routes are not exported");
-            return None;
+            // It may have been there since before a graceful restart.
+            return self.close(peer, forwarding);
         }
         self.segments.insert(peer);
-        let ipv4_sid = config.ipv4_sid.filter(|sid| {
-            let added = forwarding.add_segment(peer, *sid);
-            if let Err(error) = &added {
-                let name = &config.neighbour.name;
-                tracing::error!(peer = name, %error, "no segment: its IPv4 routes are not exported");
+        self.open_ipv4(peer, forwarding);
+        Some(self.export(peer))
+    }
+
+    /// Adds the segment for IPv4, if it is configured; returns whether it is there.
+    fn open_ipv4(&mut self, peer: PeerIndex, forwarding: &mut dyn Forwarding) -> bool {
+        let config = &self.peers[&peer];
+        let Some(sid) = config.ipv4_sid else {
+            return false;
+        };
+        self.ipv4_waiting.remove(&peer);
+        if let Err(error) = add_segment(peer, sid, forwarding) {
+            let name = &config.neighbour.name;
+            tracing::error!(peer = name, %error, "no segment: its IPv4 routes are not exported");
+            self.ipv4_segments.remove(&peer);
+            if !forwarding.can_lead_ipv4(sid) {
+                self.ipv4_waiting.insert(peer);
             }
-            added.is_ok()
-        });
-        if ipv4_sid.is_some() {
-            self.ipv4_segments.insert(peer);
+            return false;
         }
+        self.ipv4_segments.insert(peer);
+        true
+    }
+
+    /// What is exported of a peer that has a segment.
+    fn export(&self, peer: PeerIndex) -> Input {
+        let config = &self.peers[&peer];
+        let has_ipv4 = self.ipv4_segments.contains(&peer);
         let export = VpnExport {
             from: id_of(peer),
             targets: vec![config.rt],
@@ -106,19 +128,54 @@ impl Asbr {
                 structure: None,
             },
             label: Label::IMPLICIT_NULL,
-            ipv4: ipv4_sid.map(|sid| Service {
+            ipv4: config.ipv4_sid.filter(|_| has_ipv4).map(|sid| Service {
                 sid,
                 behaviour: END_DT4,
                 structure: None,
             }),
         };
-        Some(Input::Export(config.rd, export))
+        Input::Export(config.rd, export)
+    }
+
+    /// Removes segments for IPv4 whose packets are not led to the table any more, and adds those that had
+    /// to wait.
+    fn follow_ipv4(&mut self, forwarding: &mut dyn Forwarding) -> Vec<Input> {
+        let mut inputs = Vec::new();
+        for peer in self.ipv4_segments.clone() {
+            let config = &self.peers[&peer];
+            let sid = config.ipv4_sid.filter(|sid| forwarding.has_lost_ipv4(*sid));
+            let Some(sid) = sid else {
+                continue;
+            };
+            let name = &config.neighbour.name;
+            tracing::error!(peer = name, %sid, "the segment for IPv4 is removed: nftables does not mark its packets");
+            if let Err(error) = forwarding.remove_segment(peer, sid) {
+                tracing::error!(peer = name, %error, "a segment stays");
+            }
+            self.ipv4_segments.remove(&peer);
+            self.ipv4_waiting.insert(peer);
+            inputs.push(self.export(peer));
+        }
+        for peer in self.ipv4_waiting.clone() {
+            let sid = self.peers[&peer].ipv4_sid;
+            if sid.is_some_and(|sid| forwarding.can_lead_ipv4(sid))
+                && self.open_ipv4(peer, forwarding)
+            {
+                tracing::info!(
+                    peer = self.peers[&peer].neighbour.name,
+                    "the segment for IPv4 is there"
+                );
+                inputs.push(self.export(peer));
+            }
+        }
+        inputs
     }
 
     fn close(&mut self, peer: PeerIndex, forwarding: &mut dyn Forwarding) -> Option<Input> {
         if !self.segments.remove(&peer) {
             return None;
         }
+        self.ipv4_waiting.remove(&peer);
         let config = &self.peers[&peer];
         // The table goes with the last one.
         let ipv4_sid = config.ipv4_sid.filter(|_| self.ipv4_segments.remove(&peer));
@@ -262,6 +319,10 @@ impl Role for Asbr {
         }
     }
 
+    fn on_tended(&mut self, forwarding: &mut dyn Forwarding) -> Vec<Input> {
+        self.follow_ipv4(forwarding)
+    }
+
     fn on_changes(
         &mut self,
         speaker: &Speaker,
@@ -281,7 +342,9 @@ impl Role for Asbr {
             // A peer without a segment has no table.
             let peer = self.peer_of(*id);
             let peer = peer.filter(|peer| self.segments.contains(peer));
-            let Some(peer) = peer.filter(|peer| self.has_table_for(*peer, destination)) else {
+            let is_ipv6 = matches!(destination.prefix(), IpNet::V6(_));
+            // Also while the segment for IPv4 waits, so that the table is full when it comes.
+            let Some(peer) = peer.filter(|at| is_ipv6 || self.peers[at].ipv4_sid.is_some()) else {
                 continue;
             };
             let path = speaker.route_of(*id, destination);
@@ -378,7 +441,9 @@ impl Role for Asbr {
                     .map(|(of, path)| via(path, of, Some(*at)).to_string()),
                 paths: paths.into_iter().collect(),
                 unused: match asked {
-                    IpNet::V4(_) if peer.ipv4_sid.is_none() => Some(UnusedReason::Ipv4),
+                    IpNet::V4(_) if peer.ipv4_sid.is_none() || self.ipv4_waiting.contains(at) => {
+                        Some(UnusedReason::Ipv4)
+                    }
                     _ => None,
                 },
                 kernel: None,
@@ -426,6 +491,19 @@ impl Role for Asbr {
             tracing::error!(%error, "best paths stay in the main table");
         }
     }
+}
+
+/// Adds a segment. One that was refused halfway is removed, as it would be installed later.
+fn add_segment(
+    peer: PeerIndex,
+    sid: Ipv6Addr,
+    forwarding: &mut dyn Forwarding,
+) -> Result<(), ForwardingError> {
+    forwarding.add_segment(peer, sid).inspect_err(|_| {
+        if let Err(error) = forwarding.remove_segment(peer, sid) {
+            tracing::debug!(%sid, %error, "nothing to remove of a refused segment");
+        }
+    })
 }
 
 /// The neighbour number of an egress peer.
@@ -480,4 +558,109 @@ fn via(path: &keiro_bgp::rib::Path, to: IpNet, peer: Option<PeerIndex>) -> Via {
 
 fn has_routes(speaker: &Speaker, id: NeighbourId) -> bool {
     speaker.status(id).routes.values().any(|count| *count > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a forwarding plane does with segments for IPv4.
+    #[derive(Default)]
+    struct Marked {
+        there: BTreeSet<Ipv6Addr>,
+        /// Segments that are refused after half of their changes.
+        refused: bool,
+        lost: bool,
+    }
+
+    impl Forwarding for Marked {
+        fn add_segment(&mut self, _: PeerIndex, sid: Ipv6Addr) -> Result<(), ForwardingError> {
+            self.there.insert(sid);
+            let error = || ForwardingError {
+                what: "no segment".to_owned(),
+                reason: "refused".to_owned(),
+            };
+            (!self.refused).then_some(()).ok_or_else(error)
+        }
+
+        fn remove_segment(&mut self, _: PeerIndex, sid: Ipv6Addr) -> Result<(), ForwardingError> {
+            self.there.remove(&sid);
+            Ok(())
+        }
+
+        fn can_lead_ipv4(&self, _: Ipv6Addr) -> bool {
+            !self.refused && !self.lost
+        }
+
+        fn has_lost_ipv4(&self, _: Ipv6Addr) -> bool {
+            self.lost
+        }
+
+        fn change(&mut self, _: &[RouteChange]) -> Vec<ForwardingError> {
+            Vec::new()
+        }
+
+        fn clear(&mut self, _: Table) -> Result<(), ForwardingError> {
+            Ok(())
+        }
+
+        fn settled(&mut self) -> Vec<ForwardingError> {
+            Vec::new()
+        }
+    }
+
+    fn asbr() -> Asbr {
+        let text = r#"
+[asbr]
+asn = 65000
+router_id = "192.0.2.1"
+locator = "2001:db8:a::/64"
+
+[[peer]]
+name = "b"
+asn = 65001
+address = "2001:db8:1::1"
+rd = "65000:1"
+rt = "65000:1"
+function = 1
+ipv4 = true
+
+[[reflector]]
+name = "r"
+address = "2001:db8:ff::1"
+ipv4 = true
+"#;
+        Asbr::new(AsbrConfig::parse(text, "asbr.toml").unwrap())
+    }
+
+    fn exports_ipv4(input: &Input) -> bool {
+        matches!(input, Input::Export(_, export) if export.ipv4.is_some())
+    }
+
+    #[test]
+    fn nothing_stays_of_a_segment_that_was_refused_halfway() {
+        let (mut asbr, mut forwarding) = (asbr(), Marked::default());
+        forwarding.refused = true;
+        assert!(asbr.open(PeerIndex(0), &mut forwarding).is_none());
+        assert_eq!(forwarding.there, BTreeSet::new());
+    }
+
+    #[test]
+    fn a_segment_for_ipv4_goes_and_comes_with_the_marks_of_its_packets() {
+        let (mut asbr, mut forwarding) = (asbr(), Marked::default());
+        let peer = PeerIndex(0);
+        assert!(exports_ipv4(&asbr.open(peer, &mut forwarding).unwrap()));
+        assert_eq!(forwarding.there.len(), 2);
+        assert!(asbr.follow_ipv4(&mut forwarding).is_empty());
+        forwarding.lost = true;
+        let inputs = asbr.follow_ipv4(&mut forwarding);
+        assert!(inputs.len() == 1 && !exports_ipv4(&inputs[0]));
+        assert_eq!(forwarding.there, BTreeSet::from([asbr.peers[&peer].sid]));
+        assert!(asbr.follow_ipv4(&mut forwarding).is_empty());
+        forwarding.lost = false;
+        let inputs = asbr.follow_ipv4(&mut forwarding);
+        assert!(inputs.len() == 1 && exports_ipv4(&inputs[0]));
+        assert_eq!(forwarding.there.len(), 2);
+        assert!(asbr.follow_ipv4(&mut forwarding).is_empty());
+    }
 }

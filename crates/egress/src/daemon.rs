@@ -158,6 +158,11 @@ pub trait Role {
         Vec::new()
     }
 
+    /// [`Forwarding::tend`] has returned; returns inputs for the speaker.
+    fn on_tended(&mut self, _: &mut dyn Forwarding) -> Vec<Input> {
+        Vec::new()
+    }
+
     /// Does what [`poll_timeout`](Self::poll_timeout) asked for. `groups`: the VPN routes received, as
     /// lately counted.
     fn tend(
@@ -436,6 +441,8 @@ impl<R: Role> Daemon<R> {
     fn tend_forwarding(&mut self) {
         let errors = self.forwarding.tend(now());
         self.report_errors(&errors);
+        let inputs = self.role.on_tended(&mut *self.forwarding);
+        self.inputs.extend(inputs);
         self.report_decisions();
         self.handle_next_hops();
         if !self.inputs.is_empty() {

@@ -65,6 +65,18 @@ pub trait Forwarding: Send {
     /// Some of it could not be removed.
     fn remove_segment(&mut self, peer: PeerIndex, sid: Ipv6Addr) -> Result<(), ForwardingError>;
 
+    /// Whether packets of IPv4 for a segment are led to the peer's table, so that
+    /// [`add_segment`](Self::add_segment) may succeed.
+    fn can_lead_ipv4(&self, _sid: Ipv6Addr) -> bool {
+        true
+    }
+
+    /// Whether an existing segment of IPv4 has to be removed: for some seconds its packets have not been led
+    /// to the peer's table.
+    fn has_lost_ipv4(&self, _sid: Ipv6Addr) -> bool {
+        false
+    }
+
     /// Changes routes; returns the changes that failed. A route whose next hop is unreachable is
     /// removed, and reported by [`poll_next_hop`](Self::poll_next_hop).
     fn change(&mut self, changes: &[RouteChange]) -> Vec<ForwardingError>;

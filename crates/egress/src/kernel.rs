@@ -483,10 +483,8 @@ impl Forwarding for Kernel {
         let what = || format!("no segment {sid} of `{name}`");
         // Its packets would take the best path, also to what the peer does not announce.
         let unmarked = self.segment_marks.as_ref().filter(|_| is_ipv4);
-        if let Some(why) = unmarked.and_then(SegmentMarks::failure) {
-            let why = format!(
-                "nftables does not mark its packets: {why}; when it does, end the session once"
-            );
+        if let Some(why) = unmarked.and_then(|marks| marks.failure(sid)) {
+            let why = format!("nftables does not mark its packets: {why}");
             return Err(failed(what(), &why));
         }
         let interface = of.at(&mut self.reconciler);
@@ -525,6 +523,16 @@ impl Forwarding for Kernel {
         self.forget(table);
         let errors = self.apply(&changes);
         errors.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    fn can_lead_ipv4(&self, sid: Ipv6Addr) -> bool {
+        let marks = self.segment_marks.as_ref();
+        marks.is_none_or(|marks| marks.failure(sid).is_none())
+    }
+
+    fn has_lost_ipv4(&self, sid: Ipv6Addr) -> bool {
+        let marks = self.segment_marks.as_ref();
+        marks.is_some_and(|marks| marks.is_lost(now(), sid))
     }
 
     fn change(&mut self, changes: &[RouteChange]) -> Vec<ForwardingError> {

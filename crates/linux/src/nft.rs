@@ -47,6 +47,32 @@ pub fn has_table(family: &str, name: &str) -> io::Result<bool> {
     Ok(text.lines().any(|line| line.trim_end() == wanted))
 }
 
+/// The parts of a table's listing, in no order; `None`: there is no such table.
+///
+/// # Errors
+/// As [`run`].
+pub fn parts_of_table(family: &str, name: &str) -> io::Result<Option<Vec<String>>> {
+    if !has_table(family, name)? {
+        return Ok(None);
+    }
+    let mut command = Command::new("nft");
+    command
+        .args(["list", "table", family, name])
+        .stdout(Stdio::piped());
+    Ok(Some(parts(&answered(&mut command, "")?)))
+}
+
+/// Elements of sets and maps need not be listed in one order.
+fn parts(listing: &str) -> Vec<String> {
+    let parts = listing.split([',', '\n', '{', '}']).map(str::trim);
+    let mut parts: Vec<String> = parts
+        .filter(|part| !part.is_empty())
+        .map(str::to_owned)
+        .collect();
+    parts.sort_unstable();
+    parts
+}
+
 /// Families of tables for IPv4 and IPv6, as nft calls them.
 pub const IP_FAMILIES: [&str; 2] = ["ip", "ip6"];
 
@@ -199,6 +225,22 @@ impl NftWatch {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_listing_is_the_same_in_any_order_of_its_elements() {
+        let listing = |elements: &str| {
+            parts(&format!(
+                "table ip6 a {{\n\tmap m {{\n\t\ttype ipv6_addr : mark\n\t\telements = {{ {elements} }}\n\t}}\n}}\n"
+            ))
+        };
+        let one = listing("fd00::1 : 0x00000001, fd00::2 : 0x00000002");
+        assert_eq!(
+            one,
+            listing("fd00::2 : 0x00000002,\n\t\t\t     fd00::1 : 0x00000001")
+        );
+        assert_ne!(one, listing("fd00::1 : 0x00000002, fd00::2 : 0x00000001"));
+        assert_ne!(one, listing("fd00::1 : 0x00000001"));
+    }
 
     #[test]
     fn long_input_and_long_messages_do_not_block() {

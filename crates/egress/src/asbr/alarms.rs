@@ -45,6 +45,13 @@ impl Asbr {
                     .to_owned(),
             });
         }
+        all.extend(self.ipv4_waiting.iter().map(|at| Alarm {
+            cause: Cause::NoSegment,
+            subject: self.peers[at].neighbour.name.clone(),
+            text: "its IPv4 routes have no segment and are not exported, because nftables does not mark packets: \
+                   look whether `nft list table ip6 keiro_segments` works"
+                .to_owned(),
+        }));
         all.extend(self.shared_locator(speaker, groups));
         all.extend(self.shared_distinguishers(groups));
         all

@@ -5,7 +5,8 @@
 //! egress peer. The segments are those of the configuration, whether they exist or not, so that nothing waits for nft
 //! when a session comes up or ends.
 //!
-//! A packet without its mark takes the best path: while another program has removed the table, until it is made again.
+//! A packet without its mark takes the best path: while another program has removed or changed the table, until it is
+//! made again. A segment whose packets are not marked for some seconds is lost, and is to be removed.
 //! Another thread runs nft, since the event loop must not wait for it.
 
 use std::{
@@ -35,10 +36,16 @@ type Marks = BTreeMap<Ipv6Addr, u32>;
 #[derive(Debug)]
 pub(super) struct SegmentMarks {
     wanted: Marks,
+    /// Those that nftables is known to have.
+    made: Marks,
+    /// Since when some are missing.
+    missing_since: Option<Instant>,
     /// `None`: no segment was ever configured.
     worker: Option<Worker>,
     /// What is to be done next, and when.
     next: Option<(Instant, Step)>,
+    /// What nft is making.
+    making: Option<Marks>,
     /// Why the last run of nft has failed; `None`: it has not.
     failed: Option<String>,
     /// When to look for changes by others, and for the end of a run.
@@ -48,7 +55,7 @@ pub(super) struct SegmentMarks {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
-    /// Look whether the table is there.
+    /// Look whether the table is as it was made.
     Look,
     Make,
 }
@@ -64,6 +71,9 @@ struct Worker {
     /// Others may remove the table: firewalls replace all rules when they are reloaded.
     watch: NftWatch,
 }
+
+/// What nft lists of the table; `None`: it is not there.
+type Listing = Option<Vec<String>>;
 
 /// The marks of the segments of a configuration.
 pub(super) fn wanted(plan: &Plan) -> Marks {
@@ -91,8 +101,11 @@ impl SegmentMarks {
     pub(super) fn open(plan: &Plan) -> Result<Self, KernelError> {
         let mut marks = Self {
             wanted: wanted(plan),
+            made: Marks::new(),
+            missing_since: None,
             worker: None,
             next: None,
+            making: None,
             failed: None,
             look: now() + LOOK_EVERY,
             pause: PAUSE_MIN,
@@ -103,18 +116,44 @@ impl SegmentMarks {
             }
             return Ok(marks);
         }
-        if let Err(error) = nft::run(&script(&marks.wanted)) {
-            tracing::error!(%error, "nftables does not mark packets for segments of IPv4");
-            marks.failed = Some(error.to_string());
-            marks.next = Some((now() + PAUSE_MIN, Step::Make));
+        let mut listing = None;
+        match make(&script(&marks.wanted)) {
+            Ok(made) => {
+                listing = made;
+                marks.made = marks.wanted.clone();
+            }
+            Err(error) => {
+                tracing::error!(%error, "nftables does not mark packets for segments of IPv4");
+                marks.failed = Some(error.to_string());
+                marks.next = Some((now() + PAUSE_MIN, Step::Make));
+            }
         }
-        marks.worker = Some(Worker::start()?);
+        marks.note_missing(now());
+        marks.worker = Some(Worker::start(listing)?);
         Ok(marks)
     }
 
-    /// Why packets are probably not marked, so that no new segment may be announced; `None`: they are.
-    pub(super) fn failure(&self) -> Option<&str> {
-        self.failed.as_deref()
+    /// Why packets for a segment may not be marked, so that it must not be announced; `None`: they are.
+    pub(super) fn failure(&self, sid: Ipv6Addr) -> Option<&str> {
+        let mark = self.wanted.get(&sid);
+        if mark.is_some() && mark == self.made.get(&sid) {
+            return None;
+        }
+        Some(self.failed.as_deref().unwrap_or("nft has not run yet"))
+    }
+
+    /// Whether its packets have not been marked for some seconds.
+    pub(super) fn is_lost(&self, now: Instant, sid: Ipv6Addr) -> bool {
+        let is_late = |since| now >= since + LOST_AFTER;
+        self.failure(sid).is_some() && self.missing_since.is_some_and(is_late)
+    }
+
+    fn note_missing(&mut self, now: Instant) {
+        let mut wanted = self.wanted.iter();
+        match wanted.all(|(sid, mark)| self.made.get(sid) == Some(mark)) {
+            true => self.missing_since = None,
+            false => _ = self.missing_since.get_or_insert(now),
+        }
     }
 
     /// Another configuration.
@@ -122,6 +161,7 @@ impl SegmentMarks {
         if wanted != self.wanted {
             self.wanted = wanted;
             self.next = Some((now(), Step::Make));
+            self.note_missing(now());
         }
     }
 
@@ -133,10 +173,11 @@ impl SegmentMarks {
     /// Has nft make what is missing.
     pub(super) fn tend(&mut self, now: Instant) -> Option<ForwardingError> {
         if self.worker.is_none() && self.next.is_some() {
-            match Worker::start() {
+            match Worker::start(None) {
                 Ok(worker) => self.worker = Some(worker),
                 Err(error) => {
                     self.next = Some((now + PAUSE_MAX, Step::Make));
+                    self.failed = Some(error.to_string());
                     return Some(failed(UNMARKED.to_owned(), &error));
                 }
             }
@@ -160,6 +201,7 @@ impl SegmentMarks {
             };
             if worker.order(order) {
                 self.next = None;
+                self.making = (step == Step::Make).then(|| self.wanted.clone());
             }
         }
         self.look = now
@@ -171,28 +213,36 @@ impl SegmentMarks {
     }
 
     fn on_outcome(&mut self, now: Instant, outcome: io::Result<bool>) -> Option<ForwardingError> {
-        match outcome {
+        let making = self.making.take();
+        let error = match outcome {
             Ok(true) => {
                 self.pause = PAUSE_MIN;
                 self.failed = None;
+                if let Some(made) = making {
+                    self.made = made;
+                }
                 None
             }
             Ok(false) => {
+                self.made.clear();
                 if !self.wanted.is_empty() {
                     tracing::warn!(
-                        "another program has removed the marks of segments; they are made again"
+                        "another program has removed or changed the marks of segments; they are made again"
                     );
                     self.next = Some((now, Step::Make));
                 }
                 None
             }
             Err(error) => {
+                self.made.clear();
                 self.pause = (self.pause * 2).min(PAUSE_MAX);
                 self.failed = Some(error.to_string());
                 self.next = Some((now + self.pause, Step::Make));
                 Some(failed(UNMARKED.to_owned(), &error))
             }
-        }
+        };
+        self.note_missing(now);
+        error
     }
 
     /// The segments are gone.
@@ -209,7 +259,8 @@ impl SegmentMarks {
 }
 
 impl Worker {
-    fn start() -> Result<Self, KernelError> {
+    /// `listing`: of the table as it was made.
+    fn start(mut listing: Listing) -> Result<Self, KernelError> {
         let watch = NftWatch::open().map_err(KernelError::SegmentMarks)?;
         let (orders, to_do) = mpsc::sync_channel::<Option<String>>(1);
         let (done, outcomes) = mpsc::sync_channel(1);
@@ -218,8 +269,12 @@ impl Worker {
             privilege::drop_in_thread(Capability::NetBindService);
             while let Ok(script) = to_do.recv() {
                 let outcome = match script {
-                    Some(script) => nft::run(&script).map(|()| true),
-                    None => nft::has_table(FAMILY, TABLE),
+                    Some(script) => make(&script).map(|made| {
+                        listing = made;
+                        true
+                    }),
+                    // A table of this name may be an older one, or empty.
+                    None => nft::parts_of_table(FAMILY, TABLE).map(|found| found == listing),
                 };
                 if done.send(outcome).is_err() {
                     break;
@@ -267,6 +322,12 @@ impl Worker {
     }
 }
 
+/// Carries a script out; returns the table as it is then.
+fn make(script: &str) -> io::Result<Listing> {
+    nft::run(script)?;
+    nft::parts_of_table(FAMILY, TABLE)
+}
+
 /// Makes the table anew, in one transaction.
 fn script(marks: &Marks) -> String {
     if marks.is_empty() {
@@ -304,3 +365,72 @@ const ANSWER_EVERY: Duration = Duration::from_millis(100);
 /// Between runs of nft after changes by others, and while they fail. Ours.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// How long packets of a segment may lack their marks. Ours: making them again after a firewall's reload takes less.
+const LOST_AFTER: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
+    const B: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
+
+    fn second(at: u64) -> Instant {
+        Instant::ZERO + Duration::from_secs(at)
+    }
+
+    /// Those of [`A`] are made.
+    fn marks() -> SegmentMarks {
+        let made = Marks::from([(A, 1)]);
+        SegmentMarks {
+            wanted: made.clone(),
+            made,
+            missing_since: None,
+            worker: None,
+            next: None,
+            making: None,
+            failed: None,
+            look: second(0),
+            pause: PAUSE_MIN,
+        }
+    }
+
+    fn nft_fails(marks: &mut SegmentMarks, at: u64) {
+        let error = io::Error::other("there is no program nft");
+        assert!(marks.on_outcome(second(at), Err(error)).is_some());
+    }
+
+    #[test]
+    fn only_a_segment_whose_mark_was_made_may_be_announced() {
+        let mut marks = marks();
+        assert_eq!(
+            (marks.failure(A), marks.failure(B)),
+            (None, Some("nft has not run yet"))
+        );
+        let wanted = Marks::from([(A, 1), (B, 2)]);
+        marks.set(wanted.clone());
+        assert!(marks.failure(A).is_none() && marks.failure(B).is_some());
+        marks.making = Some(wanted);
+        marks.on_outcome(second(1), Ok(true));
+        assert_eq!((marks.failure(A), marks.failure(B)), (None, None));
+        // Another mark of the same segment is another peer's.
+        marks.set(Marks::from([(A, 1), (B, 3)]));
+        assert!(marks.failure(A).is_none() && marks.failure(B).is_some());
+        // A look that was under way makes nothing.
+        marks.on_outcome(second(2), Ok(true));
+        assert!(marks.failure(B).is_some());
+    }
+
+    #[test]
+    fn a_segment_without_marks_for_some_seconds_is_lost() {
+        let mut marks = marks();
+        marks.on_outcome(second(10), Ok(false));
+        assert!(marks.failure(A).is_some() && !marks.is_lost(second(12), A));
+        nft_fails(&mut marks, 12);
+        assert_eq!(marks.failure(A), Some("there is no program nft"));
+        assert!(!marks.is_lost(second(12), A) && marks.is_lost(second(13), A));
+        marks.making = Some(marks.wanted.clone());
+        marks.on_outcome(second(14), Ok(true));
+        assert!(marks.failure(A).is_none() && !marks.is_lost(second(20), A));
+    }
+}
