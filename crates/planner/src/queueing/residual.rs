@@ -78,6 +78,13 @@ const MESSAGES_MIN: u64 = 20;
 /// Delays of neighbouring messages are alike: this many count as one.
 const MESSAGES_ALIKE: f64 = 10.0;
 
+/// Beyond what [`Residual::sums`] can be. Each weight is at most 1e8 and the sum of what [`KEPT`] leaves of fifty windows
+/// at most 2e10; that of waiting² at most 6e4, by [`SCATTER`]. No delay is longer than 1e5 s.
+const SUMS_MAX: [f64; 7] = [1e11, 1e9, 1e6, 1e16, 1e14, 1e22, 51.0];
+
+/// What rounding may have added to products of sums; far less than the priors add.
+const ROUNDING: f64 = 1e-6;
+
 /// How much more a number scatters than a mean of as many exponential waits: n·variance / mean².
 const STATISTICS: [(Statistic, f64); 4] = [
     (Statistic::Mean, 1.0),
@@ -103,11 +110,14 @@ impl Residual {
         [a, b, c, u, v, self.square, self.numbers]
     }
 
-    /// One that another process has learnt. `None`: a sum that is none, or negative where that cannot be.
+    /// One that another process has learnt. `None`: sums that no measurements have.
     pub fn from_sums(sums: [f64; 7]) -> Option<Self> {
         let [a, b, c, u, v, square, numbers] = sums;
-        let is_sane = sums.iter().all(|sum| sum.is_finite())
-            && [a, b, c, square, numbers].iter().all(|sum| *sum >= 0.0);
+        let is_bounded = |(sum, max): (&f64, f64)| sum.abs() <= max;
+        let is_sane = sums.iter().zip(SUMS_MAX).all(is_bounded)
+            && [a, b, c, square, numbers].iter().all(|sum| *sum >= 0.0)
+            // Cauchy-Schwarz, within rounding. Otherwise the covariance is not positive.
+            && b * b <= a * c * (1.0 + ROUNDING) + ROUNDING;
         is_sane.then_some(Self {
             information: [a, b, c],
             weighted: [u, v],
@@ -173,11 +183,11 @@ impl Residual {
             let waiting = (predicted - floor).max(0.0);
             // Nothing is quicker than without any waiting, shorter messages than the mean included.
             let least = predicted - waiting;
-            Duration::from_secs_f64((predicted + offset + (factor - 1.0) * waiting).max(least))
+            seconds((predicted + offset + (factor - 1.0) * waiting).max(least))
         });
         let [mean_deviation, p99_deviation] = [predicted.mean, predicted.p99].map(|delay| {
             let waiting = (delay.as_secs_f64() - floor).max(0.0);
-            Duration::from_secs_f64(self.deviation_s(waiting))
+            seconds(self.deviation_s(waiting))
         });
         Ok(Corrected {
             delay: DelayDistribution {
@@ -258,6 +268,11 @@ impl Default for Residual {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// A number that no duration can be is longer than any.
+fn seconds(value: f64) -> Duration {
+    Duration::try_from_secs_f64(value).unwrap_or(Duration::MAX)
 }
 
 /// What every message takes: propagation and its own transmission, in s.
@@ -355,6 +370,46 @@ mod tests {
         assert!(corrected.mean_deviation < Duration::from_micros(800));
         let p99 = corrected.delay.p99.as_secs_f64() / MS;
         assert!((p99 - (11.5 + 1.12 * 92.0)).abs() < 1.5, "{corrected:?}");
+    }
+
+    #[test]
+    fn what_was_learnt_is_read_again() {
+        let mut residual = taught(-1.5 * MS, 0.8, 300);
+        for _ in 0..300 {
+            assert_eq!(Residual::from_sums(residual.sums()), Some(residual));
+            residual.on_path_changed();
+        }
+        // The longest delays, the most certain weights and one waiting for all.
+        let mut residual = Residual::new();
+        let day = distribution(86_400.0);
+        for (forecast, delay) in [(forecast(10.0 * MS), day), (forecast(86_400.0), day)] {
+            for _ in 0..500 {
+                let messages = u64::MAX;
+                residual.observe(&forecast, &DelayWindow { delay, messages });
+                assert_eq!(Residual::from_sums(residual.sums()), Some(residual));
+            }
+        }
+    }
+
+    #[test]
+    fn sums_that_no_measurements_have_are_refused() {
+        for sums in [
+            [0.0, 2e4, 0.0, 0.0, 0.0, 0.0, 0.0],
+            [0.0, 0.0, 0.0, 0.0, 0.0, 1e308, 2.0],
+            [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1e3],
+            [0.0, 0.0, 0.0, f64::NAN, 0.0, 0.0, 0.0],
+            [0.0, 0.0, 0.0, 0.0, f64::INFINITY, 0.0, 0.0],
+            [-1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
+        ] {
+            assert_eq!(Residual::from_sums(sums), None, "{sums:?}");
+        }
+    }
+
+    #[test]
+    fn a_deviation_longer_than_any_time_is_no_panic() {
+        let residual = Residual::from_sums([0.0, 0.0, 0.0, 0.0, 0.0, 1e22, 2.0]).unwrap();
+        let corrected = residual.correct(&forecast(1e18)).unwrap();
+        assert_eq!(corrected.p99_deviation, Duration::MAX);
     }
 
     #[test]
