@@ -36,7 +36,7 @@ struct Viewer {
     ends: Instant,
     _permit: OwnedSemaphorePermit,
     /// Of a page that costs work.
-    _turn: Option<Turn>,
+    turn: Option<Turn>,
 }
 
 /// A part of a page as the script gets it.
@@ -80,7 +80,7 @@ pub(super) fn live(
         waiting: VecDeque::new(),
         ends: Instant::now() + VIEWER_TIME_MAX,
         _permit: permit,
-        _turn: turn,
+        turn,
     };
     let events = stream::unfold(viewer, |mut viewer| async move {
         let event = viewer.next().await?;
@@ -107,7 +107,10 @@ impl Viewer {
             }
             self.views.mark_unchanged();
             let source = &self.server.site.sources[self.source];
-            let page = self.server.render(source, &self.place).await;
+            let page = self
+                .server
+                .render_in_turn(source, &self.place, self.turn.as_ref())
+                .await;
             self.compare(page);
         }
     }

@@ -11,7 +11,10 @@ use axum::{
     response::{IntoResponse, Redirect, Response},
 };
 
-use super::{Remote, Server, live, plain, turns::TURNS_MAX};
+use super::{
+    Remote, Server, live, plain,
+    turns::{TURNS_MAX, Turn},
+};
 use crate::{
     page::{self, Page, PageAddress, layout},
     site::Site,
@@ -41,7 +44,7 @@ impl Rendered {
 
 impl Server {
     /// A page of the newest poll.
-    pub(super) async fn render(&self, source: &Source, place: &PageAddress) -> Arc<Page> {
+    async fn render(&self, source: &Source, place: &PageAddress) -> Arc<Page> {
         let view = source.fresh(place.needs()).await;
         let slot = self.rendered.slot(source, place);
         let mut kept = slot.lock().await;
@@ -53,6 +56,20 @@ impl Server {
         let page = Arc::new(page::render(&self.site, source, &view, place).await);
         *kept = Some((view.number, Arc::clone(&page)));
         page
+    }
+
+    /// A page of the newest poll, after the viewer's other questions where it asks one.
+    pub(super) async fn render_in_turn(
+        &self,
+        source: &Source,
+        place: &PageAddress,
+        turn: Option<&Turn>,
+    ) -> Arc<Page> {
+        let _asking = match turn {
+            Some(turn) => Some(turn.ask().await),
+            None => None,
+        };
+        self.render(source, place).await
     }
 }
 
@@ -113,7 +130,7 @@ pub(super) async fn page(
         return live::live(&server, index, place, turn);
     }
     let source = &site.sources[index];
-    let page = server.render(source, &place).await;
+    let page = server.render_in_turn(source, &place, turn.as_ref()).await;
     layout::page(site, source, &place, &page).into_response()
 }
 
