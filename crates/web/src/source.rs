@@ -29,7 +29,7 @@ pub(crate) use self::{
     ask::Answer,
     fault::Fault,
     poll::{Data, View},
-    suppose::Plans,
+    suppose::{Plans, Row},
 };
 use self::{ask::Asker, events::Events, record::Record, suppose::Supposition};
 
@@ -111,6 +111,10 @@ struct Wanted {
 
 /// A page that was shown so long ago is not looked at any more. Ours: some updates of a live page.
 const LOOKED_AT_FOR: Duration = Duration::from_secs(5);
+/// Answers of the gateway that are kept. Ours.
+const GATEWAY_ANSWERS_MAX: usize = 64;
+/// Hypothetical plans that are kept. Ours.
+const PLANS_MAX: usize = 8;
 /// How long a page waits for a new poll. Ours: longer than a gateway takes that is well.
 const FRESH_WAIT: Duration = Duration::from_secs(2);
 
@@ -127,8 +131,13 @@ impl Source {
         });
         let view = poll::start(Arc::clone(&shared));
         events::start(Arc::clone(&shared));
-        let gateway = Asker::start(Arc::clone(&shared), "ask", ask::of_gateway());
-        let planner = Asker::start(Arc::clone(&shared), "plan", suppose::planner());
+        let gateway = Asker::start(
+            Arc::clone(&shared),
+            "ask",
+            GATEWAY_ANSWERS_MAX,
+            ask::of_gateway(),
+        );
+        let planner = Asker::start(Arc::clone(&shared), "plan", PLANS_MAX, suppose::planner());
         Self {
             name,
             shared,

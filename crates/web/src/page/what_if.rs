@@ -3,12 +3,8 @@
 //! The answer is that of `keiro plan --what-if`, planned in this process from what the gateway plans with. [`Source`]
 //! plans each question once for all viewers.
 
-use std::collections::BTreeMap;
-
 use keiro_control::{
-    protocol::{
-        AppSnapshot, DelayTerms, PlanSnapshot, PlannedApp, SupposedTwice, WhatIf, WhatIfError,
-    },
+    protocol::{AppSnapshot, DelayTerms, PlannedApp, SupposedTwice, WhatIf, WhatIfError},
     units::Text,
 };
 use maud::{Markup, html};
@@ -20,12 +16,10 @@ use super::{
     part::{self, app_link, heads, judged, link, number, path_link},
 };
 use crate::{
-    source::{Answer, Data, Plans, Source},
+    source::{Answer, Data, Plans, Row, Source},
     text::{self, known, seconds, visible, word},
 };
 
-/// Rows of the comparison; those that change are first. Ours.
-const ROWS_MAX: usize = 200;
 /// Names that the form offers. Ours: browsers search in them.
 const NAMES_MAX: usize = 2000;
 /// Paths, and applications, with suppositions to click. Ours: others are typed.
@@ -209,66 +203,56 @@ fn result(base: &str, supposed: &[String], plans: &Answer<Plans>) -> Markup {
             h2 id="result-head" { "If it were so" }
             p { "Supposed: " @for (index, change) in supposed.iter().enumerate() { @if index > 0 { ", " } code { (text::name(change)) } } }
             @match plans {
-                Ok(plans) => (compared(base, &plans.now, &plans.then)),
+                Ok(plans) => (compared(base, plans)),
                 Err(error) => (fault(error)),
             }
         }
     }
 }
 
-fn compared(base: &str, now: &PlanSnapshot, then: &PlanSnapshot) -> Markup {
-    let before: BTreeMap<&str, &PlannedApp> = now
-        .apps
-        .iter()
-        .map(|app| (app.name.as_str(), app))
-        .collect();
-    let mut apps: Vec<&PlannedApp> = then.apps.iter().collect();
-    let rank = |app: &PlannedApp| match () {
-        () if then.newly_unmet.contains(&app.name) => 0,
-        () if app.target_met == Some(false) || app.overloaded || app.path.is_none() => 1,
-        () if app.path != app.path_now => 2,
-        () => 3,
-    };
-    apps.sort_by_key(|app| rank(app));
-    let more = apps.len().saturating_sub(ROWS_MAX);
-    apps.truncate(ROWS_MAX);
+fn compared(base: &str, plans: &Plans) -> Markup {
+    let then = &plans.then;
+    let more = plans.apps - plans.rows.len();
     html! {
-        (verdict(now, then))
+        (verdict(plans))
         div class="wide" role="region" tabindex="0" aria-label="Now and then" { table {
             caption { "Now and after what is supposed, by the planner's forecasts; what changes is first" }
             (heads(&["Application", "Path now", "Path then", "Target>", "Mean now>", "Mean then>", "p99 then>", "Margin then>", "Then"]))
-            tbody { @for app in &apps { (row(base, before.get(app.name.as_str()).copied(), app)) } }
+            tbody { @for apps in &plans.rows { (row(base, apps)) } }
         } }
         @if more > 0 { p { (more) " more applications stay as they are." } }
         p class="note" { "The same as " code { "keiro plan --what-if" } ". Planned in " (seconds(then.planning_seconds)) " by " (word(&then.planner)) ", without the gateway." }
     }
 }
 
-fn verdict(now: &PlanSnapshot, then: &PlanSnapshot) -> Markup {
-    let moves = then
-        .apps
-        .iter()
-        .filter(|app| app.path_now.is_some() && app.path != app.path_now)
-        .count();
+fn verdict(plans: &Plans) -> Markup {
+    let then = &plans.then;
     html! {
         ul class="verdict" {
             @for what in &then.without_effect { li { "Without effect: " (text::sentence(what)) } }
-            li { @match then.newly_unmet.len() {
+            li { @match plans.newly_unmet {
                 0 => (part::good("No application is missed that is met now")),
                 _ => {
                     (part::bad("Missed only then: "))
                     @for (index, app) in then.newly_unmet.iter().take(20).enumerate() { @if index > 0 { ", " } (text::name(app)) }
-                    @if then.newly_unmet.len() > 20 { " and " (then.newly_unmet.len() - 20) " more" }
+                    @if plans.newly_unmet > 20 { " and " (plans.newly_unmet - 20) " more" }
                 },
             } }
-            li { (then.unmet) " of " (text::count(then.apps.len(), "application")) " would miss their target on average, be overloaded or have no path; now it is " (now.unmet) }
-            li { (text::count(moves, "application")) " would move" }
+            li { (then.unmet) " of " (text::count(plans.apps, "application")) " would miss their target on average, be overloaded or have no path; now it is " (plans.unmet_now) }
+            li { (text::count(plans.moves, "application")) " would move" }
             @if then.alone { li { "Plan of this gateway alone; the site would make its own plan when it happens" } }
         }
     }
 }
 
-fn row(base: &str, before: Option<&PlannedApp>, app: &PlannedApp) -> Markup {
+fn row(
+    base: &str,
+    Row {
+        now: before,
+        then: app,
+    }: &Row,
+) -> Markup {
+    let before = before.as_ref();
     let path = |path: &Option<String>| match path {
         Some(path) => path_link(base, path),
         None => part::bad("none"),
