@@ -19,6 +19,7 @@ use super::{
     *,
 };
 
+mod hostile;
 mod hub;
 mod loss;
 mod terms;

@@ -13,7 +13,7 @@ const CLASSES: [(&str, u64, f64, Option<u64>); 6] = [
 ];
 
 /// A hub with `branches` and `paths` uplinks of 500 Mbit/s; what the classes of a branch send, on random paths.
-fn hub(branches: usize, paths: usize) -> (PlannerConfig, PlannerInput) {
+pub(super) fn hub(branches: usize, paths: usize) -> (PlannerConfig, PlannerInput) {
     let config =
         testing::with_apps("[[app]]\nname = \"x\"\nclass = \"datagram\"\npeer = \"osaka\"\n");
     let mut config = PlannerConfig::of(&config);
