@@ -62,8 +62,9 @@ impl Plan {
         self.apps.iter().enumerate().filter_map(place).collect()
     }
 
-    /// Whether an application is on a path that costs more than another one that is up because the cheapest ones take
-    /// longer than its target by their delays alone.
+    /// Whether an application is on a path that costs more than others that are up, for what spreading over the
+    /// cheapest ones does not mend: these take longer than its target by their delays alone, there is only one to take
+    /// what is too much for it, or all of them lose more than it tolerates.
     pub fn pays_for_target(
         &self,
         config: &PlannerConfig,
@@ -71,19 +72,26 @@ impl Plan {
         index: AppIndex,
     ) -> bool {
         let app = &config[index];
-        let planned = self.apps.get(index.0).filter(|app| app.path.is_some());
-        let (Some(planned), Some(target)) = (planned, app.latency_target) else {
+        let Some(planned) = self.apps.get(index.0).filter(|app| app.path.is_some()) else {
             return false;
         };
         let to_peer = input.up.iter().filter(|((_, peer), _)| *peer == app.peer);
         let priced = to_peer.filter_map(|((path, peer), sample)| {
             let terms = input.terms(config[*path].terms(), *path, *peer);
             let delay = sample.map(|sample| sample.delay).or(config[*path].delay);
-            (!terms.is_spent).then(|| (terms.price(), delay.unwrap_or_default()))
+            let loses = input.excess_loss(index, *path).is_some();
+            (!terms.is_spent).then(|| (terms.price(), delay.unwrap_or_default(), loses))
         });
+        let priced: Vec<_> = priced.collect();
         // Of paths that cost the same, the one with the least delay.
-        let cheapest = priced.min();
-        cheapest.is_some_and(|(price, delay)| price < planned.terms.price() && delay > target)
+        let Some(&(price, delay, _)) = priced.iter().min() else {
+            return false;
+        };
+        let mut cheapest = priced.iter().filter(|(its, ..)| *its == price);
+        price < planned.terms.price()
+            && (app.latency_target.is_some_and(|target| delay > target)
+                || cheapest.clone().count() < 2
+                || cheapest.all(|(.., loses)| *loses))
     }
 
     /// How many applications it would move.

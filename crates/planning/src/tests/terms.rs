@@ -164,7 +164,7 @@ fn an_application_pays_for_its_target_only_beside_a_cheaper_path() {
     };
     assert_eq!(pays(&input), [true, false, false]);
     assert_eq!(pays(&input.without(MODEM)), [false; 3], "there is no other");
-    // One that the cheaper path is too narrow for does not pay for its delay.
+    // One that the cheaper path is too narrow for finds no second one as cheap.
     let mut narrow = input;
     let sample = PathSample {
         bandwidth: Bandwidth::from_bits_per_second(60_000),
@@ -174,7 +174,32 @@ fn an_application_pays_for_its_target_only_beside_a_cheaper_path() {
     narrow.up.insert((MODEM, PeerIndex(0)), Some(sample));
     let plan = answer(&config, &narrow, PlanMode::Revise);
     assert_eq!(paths(&plan)[1], Some(0));
-    assert_eq!(pays(&narrow), [true, false, false]);
+    assert!(pays(&narrow)[1]);
+}
+
+#[test]
+fn an_application_pays_where_all_of_the_cheapest_paths_lose_too_much() {
+    let (mut config, mut input) = one_beside_a_backup([20, 20], MODEM);
+    let third = PathIndex(2);
+    config.paths.push(PlannedPath {
+        name: Name::new("third").unwrap(),
+        ..config.paths[MODEM.0].clone()
+    });
+    input
+        .up
+        .insert((third, PeerIndex(0)), input.up[&(MODEM, PeerIndex(0))]);
+    let mut plan = answer(&config, &input, PlanMode::Revise);
+    plan.apps[0].path = Some(CABLE);
+    plan.apps[0].terms = config[CABLE].terms();
+    let excess = ExcessLoss {
+        loss: Probability::new(0.1).unwrap(),
+        tolerance: Probability::new(0.01).unwrap(),
+    };
+    for (path, pays) in [(MODEM, false), (third, true)] {
+        assert!(!plan.pays_for_target(&config, &input, AppIndex(0)));
+        input.excess_losses.insert((AppIndex(0), path), excess);
+        assert_eq!(plan.pays_for_target(&config, &input, AppIndex(0)), pays);
+    }
 }
 
 #[test]
