@@ -333,7 +333,9 @@ impl Sites {
         let client = self.lab.host("client").expect("a host");
         let far = self.lab.host("osaka").expect("a host");
         let far = eventually("the address is there", || {
-            far.run(|| UdpSocket::bind("10.2.0.1:9")).expect("entered").ok()
+            far.run(|| UdpSocket::bind("10.2.0.1:9"))
+                .expect("entered")
+                .ok()
         });
         far.set_read_timeout(Some(Duration::from_millis(200)))
             .expect("set");

@@ -167,7 +167,7 @@ pub(crate) fn gaps_during(world: &World, disturb: impl FnOnce()) -> Gaps {
     };
     let desk = bound("desk", SocketAddr::from(([10, 1, 0, 10], 0)));
     let shelf = bound("shelf", SHELF);
-    let phase = Phase::default();
+    let (phase, answered) = (Phase::default(), AtomicU64::new(0));
     let is_over = || phase.over.load(Ordering::Relaxed);
     let is_closed = || phase.closed.load(Ordering::Relaxed);
     thread::scope(|scope| {
@@ -188,9 +188,7 @@ pub(crate) fn gaps_during(world: &World, disturb: impl FnOnce()) -> Gaps {
             }
             sent
         });
-        let answered = AtomicU64::new(0);
-        let (answered, desk) = (&answered, &desk);
-        let receiving = scope.spawn(move || {
+        let receiving = scope.spawn(|| {
             let (mut answers, mut buffer) = (Vec::new(), [0; 16]);
             while !is_closed() {
                 if desk.recv(&mut buffer).is_ok() {
