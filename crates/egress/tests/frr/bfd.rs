@@ -124,6 +124,8 @@ address = "2001:db8:a:e::a"
 
 const BOTH: [&str; 2] = ["six", "four"];
 const PREFIX: &str = "2001:db8:c1::/48";
+/// One of each peer, and one for the IPv4 packets of `four`.
+const SEGMENTS: usize = 3;
 /// Three intervals, and what kernel and daemon take (the target of the figures).
 const NOTICED_MAX: Duration = Duration::from_millis(160);
 /// Where others are kept waiting for as long, the machine is what was late.
@@ -197,13 +199,19 @@ impl Network {
                 },
             );
         }
-        wait_until("segments and routes", || {
-            let contents = self.border.memory.contents();
-            let mut routes = contents.routes.keys();
-            contents.segments.len() == 2
-                && routes.any(|(_, prefix)| prefix.to_string() == "198.51.100.0/24")
-                && segment(&self.server.memory.contents(), PREFIX).is_some()
-        });
+        wait_for_value(
+            "segments and routes",
+            || {
+                let contents = self.border.memory.contents();
+                let mut routes = contents.routes.keys();
+                let has_ipv4 = routes.any(|(_, prefix)| prefix.to_string() == "198.51.100.0/24");
+                let at_server = segment(&self.server.memory.contents(), PREFIX);
+                (contents.segments, has_ipv4, at_server)
+            },
+            |(segments, has_ipv4, at_server)| {
+                segments.len() == SEGMENTS && *has_ipv4 && at_server.is_some()
+            },
+        );
     }
 
     /// How long it takes from now until both segments are closed and the server's route is withdrawn.
@@ -391,7 +399,7 @@ fn check_admin_down(network: &Network) {
         assert_eq!(one.state, "established", "{name}");
         assert_eq!(one.stats.bfd_up, Some(false), "{name}");
     }
-    assert_eq!(network.border.memory.contents().segments.len(), 2);
+    assert_eq!(network.border.memory.contents().segments.len(), SEGMENTS);
     at_transit.command("no shutdown").unwrap();
     network.await_all();
     assert_eq!(BOTH.map(times), before, "no failure, and no new session");
