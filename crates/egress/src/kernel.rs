@@ -843,7 +843,7 @@ impl Forwarding for Kernel {
 pub fn cleanup_asbr() -> Result<Cleaned, KernelError> {
     let _lock = lock(ASBR)?;
     let mut cleaned = Cleaned::remove(Reconciler::open(asbr_owner(1))?)?;
-    cleaned.removed.nftables = segment_marks::remove_left().map_err(KernelError::SegmentMarks)?;
+    cleaned.removed.nftables = cleaned.count("nftables tables", segment_marks::remove_left());
     Ok(cleaned)
 }
 
@@ -864,8 +864,8 @@ pub fn cleanup_endpoint() -> Result<Cleaned, KernelError> {
     };
     let mut cleaned = Cleaned::remove(reconciler)?;
     cleaned.removed.mptcp_endpoints = endpoints;
-    cleaned.removed.nftables = steering::remove_left().map_err(KernelError::Nft)?;
-    cleaned.removed.vrf_devices = vrf::remove_others(&[])?;
+    cleaned.removed.nftables = cleaned.count("nftables tables", steering::remove_left());
+    cleaned.removed.vrf_devices = cleaned.count("VRF devices", vrf::remove_others(&[]));
     Ok(cleaned)
 }
 

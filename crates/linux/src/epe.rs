@@ -90,6 +90,8 @@ pub struct Reconciler {
 pub struct Report {
     /// Number of changes that the kernel has carried out.
     pub carried_out: usize,
+    /// Of these, removals of entries that are not made now.
+    pub strays: usize,
     /// Number of retries because the kernel had no memory.
     pub tried_again: usize,
     /// Refused changes, the first hundred of them.

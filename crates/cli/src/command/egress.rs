@@ -334,13 +334,18 @@ impl args::EgressDaemon {
 }
 
 fn cleaned(result: Result<Cleaned, KernelError>) -> Result<(), Failure> {
-    let Cleaned { removed, report } = result
+    let Cleaned {
+        removed,
+        report,
+        problems,
+    } = result
         .map_err(|error| Failure::new("cannot remove what is in the kernel").because(error))?;
-    match report.failures.first() {
+    let first = report.failures.first().map(ToString::to_string);
+    match first.or_else(|| problems.into_iter().next()) {
         None => output::text(format!("{removed}\n")),
-        Some(first) => Err(
-            Failure::new(format!("some entries remain in the kernel: {report}"))
-                .because(first.to_string()),
-        ),
+        Some(first) => Err(Failure::new(format!(
+            "some entries remain in the kernel: {report}; {removed}"
+        ))
+        .because(first)),
     }
 }

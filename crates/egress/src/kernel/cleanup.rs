@@ -7,10 +7,12 @@ use keiro_linux::epe::{EpeError, Reconciler, Report, State};
 /// The outcome of a cleanup.
 #[derive(Debug)]
 pub struct Cleaned {
-    /// What was there.
+    /// What was there and is gone.
     pub removed: Removed,
     /// What the kernel refused to remove.
     pub report: Report,
+    /// Why something else may be left.
+    pub problems: Vec<String>,
 }
 
 /// Numbers of entries by kind.
@@ -34,16 +36,32 @@ pub struct Removed {
 impl Cleaned {
     /// Removes the owner's entries.
     pub(super) fn remove(mut reconciler: Reconciler) -> Result<Self, EpeError> {
-        let mut removed = Removed::of(&reconciler.present()?);
+        let before = Removed::of(&reconciler.present()?);
         let report = reconciler.cleanup()?;
-        // Routes go with their nexthop objects, without changes of their own.
-        let known = removed.total();
-        removed.others = report.carried_out.saturating_sub(known);
-        Ok(Self { removed, report })
+        // The kernel may have refused some.
+        let mut removed = before.without(&Removed::of(&reconciler.present()?));
+        removed.others = report.strays;
+        Ok(Self {
+            removed,
+            report,
+            problems: Vec::new(),
+        })
+    }
+
+    /// The number that was removed; after a problem the rest goes on.
+    pub(super) fn count<E: fmt::Display>(
+        &mut self,
+        what: &str,
+        removed: Result<usize, E>,
+    ) -> usize {
+        removed.unwrap_or_else(|error| {
+            self.problems.push(format!("{what} may be left: {error}"));
+            0
+        })
     }
 
     pub fn is_clean(&self) -> bool {
-        self.report.is_clean()
+        self.report.is_clean() && self.problems.is_empty()
     }
 }
 
@@ -76,8 +94,15 @@ impl Removed {
         ]
     }
 
-    fn total(&self) -> usize {
-        self.counts().iter().map(|(count, _)| count).sum()
+    fn without(self, left: &Self) -> Self {
+        Self {
+            routes: self.routes.saturating_sub(left.routes),
+            nexthops: self.nexthops.saturating_sub(left.nexthops),
+            segments: self.segments.saturating_sub(left.segments),
+            rules: self.rules.saturating_sub(left.rules),
+            addresses: self.addresses.saturating_sub(left.addresses),
+            ..self
+        }
     }
 }
 
@@ -98,6 +123,31 @@ impl fmt::Display for Removed {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_stays_is_not_counted_and_a_problem_ends_nothing() {
+        let before = Removed {
+            routes: 5,
+            rules: 2,
+            ..Removed::default()
+        };
+        let left = Removed {
+            routes: 2,
+            ..Removed::default()
+        };
+        let mut cleaned = Cleaned {
+            removed: before.without(&left),
+            report: Report::default(),
+            problems: Vec::new(),
+        };
+        assert_eq!((cleaned.removed.routes, cleaned.removed.rules), (3, 2));
+        assert!(cleaned.is_clean());
+        cleaned.removed.nftables = cleaned.count("tables", Err("nft hangs"));
+        cleaned.removed.vrf_devices = cleaned.count("devices", Ok::<_, String>(1));
+        assert_eq!(cleaned.removed.vrf_devices, 1);
+        assert_eq!(cleaned.problems, ["tables may be left: nft hangs"]);
+        assert!(!cleaned.is_clean());
+    }
 
     #[test]
     fn what_was_removed_is_counted_by_kind() {

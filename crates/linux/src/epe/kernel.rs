@@ -367,7 +367,10 @@ impl Kernel {
                 }
             };
             match result {
-                Ok(()) => report.carried_out += 1,
+                Ok(()) => {
+                    report.carried_out += 1;
+                    report.strays += 1;
+                }
                 Err(refusal) if is_gone(&refusal) => {}
                 Err(refusal) => return Err(refusal.into()),
             }
