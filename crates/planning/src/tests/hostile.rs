@@ -100,18 +100,20 @@ impl Hostile {
         let path = self.below(input.paths.len());
         let up = self.below(input.paths_up.len());
         let app = self.below(input.apps.len());
-        match self.below(16) {
+        match self.below(24) {
             0 => input.tolerance_ratio = self.ratio(),
             1 => input.paths[path].rate_bits_per_second = Some(self.integer()),
             2 => input.paths[path].delay_seconds = Some(self.number()),
             3 => input.paths[path].cost_per_gb = self.number(),
             4 => input.paths[path].residual = Some([(); 7].map(|()| self.number())),
-            5 => {
+            5 | 16.. => {
                 // Only some of the sums are of this kind, so that they are planned with more often.
                 let mut sums = [0.0; 7];
-                sums[self.below(7)] = self.number();
-                sums[self.below(7)] = self.number();
-                input.paths[path].residual = Some(sums);
+                sums[[1, 5][self.below(2)]] = self.number();
+                sums[[0, 6][self.below(2)]] = self.number();
+                for path in &mut input.paths {
+                    path.residual = Some(sums);
+                }
             }
             6 => {
                 input.paths_up[up].level = Some(PathLevelInput {
