@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use keiro_planner::{
-    delay::{Equation3, Saturation},
+    delay::{Equation3, OverloadPolicy},
     plan::Problem,
 };
 
@@ -17,7 +17,7 @@ const RATE_MAX: u64 = 1 << 48;
 pub(crate) struct Instance {
     pub(crate) paths: Vec<Path>,
     pub(crate) apps: Vec<App>,
-    pub(crate) saturation: Saturation,
+    pub(crate) saturation: OverloadPolicy,
 }
 
 #[derive(Clone, Debug)]
@@ -99,8 +99,8 @@ impl Instance {
         let (path, app) = (&self.paths[path], &self.apps[app]);
         let others = load - app.rate;
         let is_overloaded = match self.saturation {
-            Saturation::AsPrinted => others >= path.bandwidth,
-            Saturation::Refused => load >= path.bandwidth,
+            OverloadPolicy::AsPrinted => others >= path.bandwidth,
+            OverloadPolicy::Refused => load >= path.bandwidth,
         };
         (!is_overloaded).then(|| path.delay + app.length / (path.bandwidth - others))
     }

@@ -14,7 +14,7 @@
 use std::time::Duration;
 
 use keiro_planner::{
-    delay::Saturation,
+    delay::OverloadPolicy,
     plan::{Order, Score},
 };
 
@@ -183,7 +183,7 @@ impl<'a> Ascent<'a> {
             instance,
             assignment,
             found,
-            must_overload: instance.saturation == Saturation::Refused && rate >= bandwidth,
+            must_overload: instance.saturation == OverloadPolicy::Refused && rate >= bandwidth,
         }
     }
 

@@ -12,7 +12,7 @@
 //! For μ the price of room at m is taken: what the last application gains per bit/s that just fits
 //! there, the last as a fraction. The interval that promises most is halved until it is narrow.
 
-use keiro_planner::delay::Saturation;
+use keiro_planner::delay::OverloadPolicy;
 
 use crate::{Meter, instance::Instance};
 
@@ -166,10 +166,10 @@ impl<'a> PathBounder<'a> {
     ) -> PathBound {
         let bandwidth = self.instance.paths[path].bandwidth;
         let beyond: &[f64] = match (self.instance.saturation, exclusions.no_overload) {
-            (Saturation::Refused, true) => &[bandwidth],
-            (Saturation::Refused, false) => &[bandwidth, f64::INFINITY],
+            (OverloadPolicy::Refused, true) => &[bandwidth],
+            (OverloadPolicy::Refused, false) => &[bandwidth, f64::INFINITY],
             // An application that is most of the load itself is not overloaded here.
-            (Saturation::AsPrinted, _) => &[bandwidth, 2.0 * bandwidth, f64::INFINITY],
+            (OverloadPolicy::AsPrinted, _) => &[bandwidth, 2.0 * bandwidth, f64::INFINITY],
         };
         // Prices change little from one round to the next: the last round's cuts are a good start.
         let mut cuts = std::mem::take(&mut self.cuts[path]);
@@ -403,7 +403,8 @@ impl<'a> PathBounder<'a> {
     ) -> Option<ScoreParts> {
         let (path, app) = (&self.instance.paths[path], &self.instance.apps[index]);
         let others = (interval.low - app.rate).max(0.0);
-        let finite = (self.instance.saturation == Saturation::AsPrinted && others < path.bandwidth)
+        let finite = (self.instance.saturation == OverloadPolicy::AsPrinted
+            && others < path.bandwidth)
             .then(|| {
                 let unmet = path.limits[index] < interval.low.max(app.rate);
                 let delay = path.delay + app.length / (path.bandwidth - others);

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use keiro_planner::{
-    delay::{AppSpec, Equation3, PathSpec, Saturation},
+    delay::{AppSpec, Equation3, OverloadPolicy, PathSpec},
     plan::{self, Budget, Order, Problem},
 };
 use keiro_units::{Bandwidth, ByteCount};
@@ -49,7 +49,7 @@ fn a_bound_is_never_above_the_best_score() {
         let (paths, rate_mbit) = (draw.paths(3), [20, 100, 300][seed as usize % 3]);
         let apps = draw.apps(7, rate_mbit);
         let model = Equation3 {
-            saturation: [Saturation::Refused, Saturation::AsPrinted][seed as usize % 2],
+            saturation: [OverloadPolicy::Refused, OverloadPolicy::AsPrinted][seed as usize % 2],
         };
         for order in [Order::LatenessFirst, Order::DelayFirst] {
             let problem = Problem::new(&paths, &apps, &model)

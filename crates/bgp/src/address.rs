@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distinguishers_and_targets_keep_their_text() {
+    fn route_distinguishers_and_targets_round_trip_as_text() {
         for text in ["65000:1", "192.0.2.1:7", "4200000000:9", "0:4294967295"] {
             assert_eq!(
                 text.parse::<RouteDistinguisher>().unwrap().to_string(),
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn destinations_are_in_order_of_family_distinguisher_and_prefix() {
+    fn nlri_is_ordered_by_family_distinguisher_and_prefix() {
         let v4 = |net: &str| Destination::V4(net.parse().unwrap());
         let v6 = |net: &str| Destination::V6(net.parse().unwrap());
         let vpn = |rd, net: &str| Destination::Vpn6(RouteDistinguisher(rd), net.parse().unwrap());

@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_grows_at_its_front() {
+    fn as_path_is_prepended_at_its_front() {
         let path = AsPath::sequence(&[65001, 65002]);
         assert_eq!(path.prepended(65000, 2).asns().count(), 4);
         assert_eq!(path.prepended(65000, 1).neighbour(), Some(65000));
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_attributes_are_held_once_and_unused_ones_go() {
+    fn equal_attributes_are_interned_and_unused_ones_freed() {
         let mut interner = Interner::default();
         let set = |med| Attributes {
             med: Some(med),

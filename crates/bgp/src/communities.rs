@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_match_their_own_and_changes_remove_before_they_add() {
+    fn community_changes_remove_before_they_add() {
         let mut attributes = Attributes::local(IpAddr::from([192, 0, 2, 1]));
         attributes.communities = [65000 << 16 | 1, 65000 << 16 | 2, 65001 << 16 | 1].into();
         attributes.large = [[65000, 1, 2], [65000, 3, 4], [70000, 1, 2]].into();

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn withdrawn_labels_of_every_sender_are_ignored() {
+    fn labels_of_withdrawn_nlri_are_ignored() {
         let prefix: Ipv6Net = "2001:db8:1::/48".parse().unwrap();
         let rd: RouteDistinguisher = "65000:1".parse().unwrap();
         for field in [[0x80, 0, 0], [0, 0, 0], [0x01, 0x00, 0x03]] {
@@ -159,14 +159,14 @@ mod tests {
     }
 
     #[test]
-    fn bits_beyond_the_length_do_not_count() {
+    fn prefix_bits_beyond_the_length_are_masked() {
         let read = read(&[4, 0xff, 8, 10], Family::Ipv4, false).unwrap();
         assert_eq!(read[0].destination.to_string(), "240.0.0.0/4");
         assert_eq!(read[1].destination.to_string(), "10.0.0.0/8");
     }
 
     #[test]
-    fn impossible_lengths_are_named() {
+    fn invalid_nlri_lengths_are_named() {
         let mut list = vec![33];
         list.extend([0; 5]);
         assert_eq!(read(&list, Family::Ipv4, false), Err(NlriError::Length(33)));
@@ -192,7 +192,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_without_panic(
+        fn arbitrary_bytes_do_not_panic(
             list in prop::collection::vec(any::<u8>(), 0..200), add_path: bool
         ) {
             for family in Family::ALL {
@@ -201,7 +201,7 @@ mod tests {
         }
 
         #[test]
-        fn written_values_parse_to_the_same(
+        fn encoded_values_round_trip(
             address: u128, length in 0u8..=128, rd: u64, label in 0u32..1 << 20, path_id: u32
         ) {
             let v6 = Ipv6Net::new(address.into(), length).unwrap().trunc();

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_is_valid_where_its_origin_may_announce_that_length() {
+    fn route_is_rpki_valid_for_its_origin_up_to_max_length() {
         let all = Vrps::new(vec![
             vrp("2001:db8::/32", 40, 65001),
             vrp("2001:db8:c::/48", 48, 65002),
@@ -202,7 +202,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn validation_agrees_with_the_definition(
+        fn origin_validation_agrees_with_rfc_6811(
             all in prop::collection::vec((prefix(), 0u8..8, 0u32..3), 0..40),
             asked in prop::collection::vec((prefix(), prop::option::of(0u32..3)), 40),
         ) {

@@ -283,14 +283,14 @@ mod tests {
     }
 
     #[test]
-    fn junk_beside_the_label_is_ignored() {
+    fn bits_beside_the_label_are_ignored() {
         for junk in 0..16 {
             assert_eq!(Label::of_field([0xab, 0xcd, 0xe0 | junk]).number(), 0xabcde);
         }
     }
 
     #[test]
-    fn without_transposition_the_label_means_nothing() {
+    fn label_is_ignored_without_transposition() {
         let sid: Ipv6Addr = "2001:db8::42".parse().unwrap();
         for service in [
             Service::transposed(sid, 18, structure(0, 0)).unwrap().0,
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_structures_are_refused() {
+    fn invalid_sid_structures_are_refused() {
         let sid = Ipv6Addr::LOCALHOST;
         for bad in [structure(21, 64), structure(16, 120), structure(24, 0)] {
             assert!(Service::transposed(sid, 0, bad).is_err(), "{bad:?}");
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn other_services_are_passed_over_and_missing_sids_are_not() {
+    fn other_srv6_services_are_skipped_and_missing_sids_refused() {
         assert_eq!(Service::decode(&[]), Ok(None));
         assert_eq!(Service::decode(&[6, 0, 1, 0]), Ok(None));
         assert_eq!(Service::decode(&[5, 0, 1, 0]), Err(ServiceError::NoSid));
@@ -336,7 +336,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_without_panic(value in prop::collection::vec(any::<u8>(), 0..80)) {
+        fn arbitrary_bytes_do_not_panic(value in prop::collection::vec(any::<u8>(), 0..80)) {
             if let Ok(Some(service)) = Service::decode(&value) {
                 let _ = service.sid(Label::of_field([1, 2, 3]));
                 prop_assert_eq!(Service::decode(&service.encode()), Ok(Some(service)));
@@ -344,7 +344,7 @@ mod tests {
         }
 
         #[test]
-        fn transposition_is_undone(sid: u128, transposed in 0u8..=20, offset in 0u8..=108) {
+        fn transposition_round_trips(sid: u128, transposed in 0u8..=20, offset in 0u8..=108) {
             let sid = Ipv6Addr::from(sid);
             let (service, label) = Service::transposed(sid, 18, structure(transposed, offset)).unwrap();
             let read = Service::decode(&service.encode()).unwrap().unwrap();

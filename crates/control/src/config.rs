@@ -16,12 +16,12 @@ mod entries;
 mod history;
 mod idle;
 mod local;
+mod local_conflicts;
 mod membership;
 mod message_tls;
 mod name;
 mod network;
 mod network_template;
-mod own_ground;
 mod read;
 mod resolve;
 mod store;
@@ -47,7 +47,7 @@ pub use keiro_model::path_terms::{CostPerGb, PathRole, PathTerms};
 use keiro_units::{Bandwidth, ByteCount, Probability};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::own_ground::reached_at;
+pub(crate) use self::local_conflicts::reached_at;
 pub use self::{
     aggregation::{Aggregation, Fec, Mode as AggregationMode, Redundancy, Spread as CopySpread},
     app_needs::AppNeeds,
@@ -58,6 +58,7 @@ pub use self::{
     history::History,
     idle::IdleCost,
     local::{DEFAULT_PATH_PORT, Family, InterfaceLocal, Local},
+    local_conflicts::{Conflict, ConnectedNetwork, LocalNetworks, Withheld},
     membership::{Hub, Membership},
     message_tls::{
         DEFAULT_CLIENT_BYTES_MAX, DEFAULT_CLIENT_CONNECTIONS_MAX, DEFAULT_CLIENT_MESSAGES_MAX,
@@ -66,7 +67,6 @@ pub use self::{
     name::{Name, NameError},
     network::{Network, admits, names_alone},
     network_template::{NetworkTemplate, TenantTemplate},
-    own_ground::{Conflict, ConnectedNetwork, OwnGround, Withheld},
     resolve::{Found, FoundInterface, further_name},
     store::{Endpoint, Etcd, Store},
     template::{Template, Uplink},

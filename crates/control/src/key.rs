@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_order_mark_is_no_part_of_a_key() {
+    fn byte_order_mark_of_a_key_file_is_skipped() {
         let (_directory, path) = key_file(&format!("\u{feff}{}\r\n", valid()), 0o600);
         let key = load_private_key(&path).expect("a good key");
         assert_eq!(key.as_bytes(), &[7; KEY_BYTES]);
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_do_not_show() {
+    fn secrets_are_not_printed() {
         let key = PrivateKey::from_bytes([7; KEY_BYTES]);
         assert_eq!(format!("{key:?}"), "PrivateKey(hidden)");
         let key = PresharedKey::from_bytes([7; KEY_BYTES]);

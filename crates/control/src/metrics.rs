@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_rise() {
+    fn histogram_buckets_increase() {
         assert!(DELAY_BUCKETS_SECONDS.is_sorted());
     }
 }

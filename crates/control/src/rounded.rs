@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn small_ratios_do_not_become_nothing() {
+    fn small_ratios_are_not_rounded_to_zero() {
         assert_eq!(percent(0.0), "0 %");
         assert_eq!(percent(0.00001), "< 0.01 %");
         assert_eq!(percent(0.0125), "1.25 %");

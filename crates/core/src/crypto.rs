@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_those_of_rfc_9001() {
+    fn key_limits_match_rfc_9001() {
         let aes = KeyLimits::of(Cipher::Aes256Gcm);
         assert_eq!(aes.rekey_units, 1 << 27);
         assert_eq!(aes.sealed_units_max, 1 << 28);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn forged_packets_wear_a_key_out() {
+    fn forged_packets_count_towards_the_integrity_limit() {
         for cipher in [Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305] {
             let limits = KeyLimits::of(cipher);
             let mut used = KeyUse {

@@ -6,13 +6,13 @@ mod handshake_seeds;
 mod handshakes;
 mod joined;
 mod networks;
+mod overflow_attribution;
 mod peer_addresses;
 mod peer_reports;
 mod replies;
 mod reply_rate_limit;
 mod reply_requests;
 mod response_cache;
-mod stranger_overflows;
 mod streams;
 mod transmit;
 mod turns;
@@ -35,11 +35,11 @@ use self::{
     handshake_queue::HandshakeQueue,
     handshake_seeds::HandshakeSeeds,
     joined::JoinedDatagrams,
+    overflow_attribution::OverflowAttribution,
     peer_addresses::PeerAddresses,
     peer_reports::PeerReports,
     replies::{Replies, UnpacedPacket},
     response_cache::ResponseCache,
-    stranger_overflows::StrangerOverflows,
     turns::Turns,
     unit_reports::UnitReports,
     wrong_key::WrongKeys,
@@ -79,7 +79,7 @@ pub struct Endpoint {
     waiting: HandshakeQueue,
     response_cache: ResponseCache,
     peer_addresses: PeerAddresses,
-    overflows: StrangerOverflows,
+    overflows: OverflowAttribution,
     mismatch_reports: PeerReports,
     wrong_keys: WrongKeys,
     peers: BTreeMap<PeerId, Session>,
@@ -127,7 +127,7 @@ impl Endpoint {
             waiting: HandshakeQueue::default(),
             response_cache: ResponseCache::default(),
             peer_addresses: PeerAddresses::default(),
-            overflows: StrangerOverflows::default(),
+            overflows: OverflowAttribution::default(),
             mismatch_reports: PeerReports::default(),
             wrong_keys: WrongKeys::default(),
             peers: BTreeMap::new(),

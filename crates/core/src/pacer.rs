@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_held_back_until_it_may_leave_whole() {
+    fn burst_waits_until_all_of_it_may_leave() {
         let mut pacer = Pacer::new(Bandwidth::from_mbit_per_second(12));
         let now = Instant::from_nanos(1_000_000_000);
         assert_eq!(pacer.burst_bytes(now), 1875, "1.25 ms after a pause");
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_other_paths_take_half_of_the_rate_and_what_asks_the_rest() {
+    fn copies_of_other_paths_take_at_most_half_of_the_rate() {
         let mut pacer = Pacer::new(Bandwidth::from_mbit_per_second(2));
         let (mut copies, mut own) = (0, 0);
         for us in 0..1_000_000 {
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_unasked_is_paid_for_within_seconds() {
+    fn unpaced_packets_are_repaid_within_seconds() {
         let mut pacer = Pacer::new(Bandwidth::from_mbit_per_second(2));
         let now = Instant::from_nanos(1_000_000_000);
         for _ in 0..1_000_000 {
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_time_is_saved_up_to_the_head_start() {
+    fn idle_credit_is_bounded_by_the_head_start() {
         let mut pacer = Pacer::new(Bandwidth::from_mbit_per_second(6));
         pacer.on_sent(Instant::ZERO, 1500);
         pacer.on_idle();
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waited_before_a_pause_is_not_made_up_for_after_it() {
+    fn backlog_before_a_pause_earns_no_credit_after_it() {
         let mut pacer = eight();
         pacer.on_sent(NOW, 1000);
         pacer.on_blocked();
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_of_zero_lets_nothing_go_and_charges_nothing() {
+    fn zero_rate_blocks_everything_and_charges_nothing() {
         let mut pacer = eight();
         pacer.set_rate(Bandwidth::ZERO);
         assert_eq!(pacer.rate(), Bandwidth::ZERO);
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_ask_is_debited_up_to_ten_seconds_ahead() {
+    fn unpaced_packets_are_debited_up_to_ten_seconds_ahead() {
         let mut pacer = Pacer::new(Bandwidth::from_mbit_per_second(1));
         // A millisecond each; the first one is the head start.
         for _ in 0..20_000 {

@@ -133,7 +133,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_like_a_set(ops in proptest::collection::vec((any::<bool>(), 0u64..60, 0u64..12), 0..60)) {
+        fn ranges_behave_like_a_set(ops in proptest::collection::vec((any::<bool>(), 0u64..60, 0u64..12), 0..60)) {
             let mut ranges = RangeSet::default();
             let mut set = BTreeSet::new();
             for (insert, start, len) in ops {

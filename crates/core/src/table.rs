@@ -121,7 +121,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_table_has_what_a_map_has(steps in proptest::collection::vec((0u8..5, 0u8..8, any::<u16>()), 0..60)) {
+        fn table_behaves_like_a_map(steps in proptest::collection::vec((0u8..5, 0u8..8, any::<u16>()), 0..60)) {
             let mut table = Table::default();
             let mut map = BTreeMap::new();
             for (what, key, value) in steps {

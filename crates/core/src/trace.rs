@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_made_or_kept_while_the_tracer_is_off() {
+    fn disabled_tracer_records_nothing() {
         let mut tracer = Tracer::default();
         tracer.record(Instant::ZERO, PathId(0), || panic!("off"));
         assert_eq!(tracer.take(), TraceBatch::default());

@@ -464,7 +464,7 @@ fn written() -> BTreeMap<&'static str, Vec<u8>> {
 }
 
 #[test]
-fn bytes_of_0_1_0_are_still_written() {
+fn written_bytes_match_those_of_0_1_0() {
     let mut recorded = recorded(RELEASE_0_1_0);
     for (name, bytes) in written() {
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_last_counts_where_nothing_can_be_read_at_the_end() {
+    fn last_reading_counts_when_the_final_one_fails() {
         let mut all = begun();
         all.poll_read(at(100)).unwrap();
         all.on_read(at(100), Some(&reading(500, &[40])));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_given_anew_ends_the_connection_that_had_it() {
+    fn reused_token_ends_the_former_connection() {
         let mut all = begun();
         all.on_read(at(100), Some(&reading(500, &[40])));
         all.begin(at(200), TOKEN, ends(3), Assignment::default());
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_no_peer() {
+    fn connections_without_a_peer_are_not_tracked() {
         let mut all = Accounts::default();
         all.join(TOKEN, ends(1));
         all.close(TOKEN);

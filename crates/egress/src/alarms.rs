@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_by_itself_is_not_raised() {
+    fn transient_causes_raise_no_alarm() {
         let mut alarms = Alarms::default();
         alarms.update(at(0), vec![alarm(Cause::SessionDown, "rr1")]);
         assert_eq!(alarms.update(at(2), Vec::new()), []);

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_taken_once_in_slices() {
+    fn backlog_is_drained_once_in_slices() {
         let mut backlog = Backlog::default();
         backlog.extend((0..10_000).map(destination));
         let mut taken = Vec::new();
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_all_the_time_does_not_hold_up_the_rest() {
+    fn constantly_changing_entries_do_not_starve_others() {
         let mut backlog = Backlog::default();
         let restless = || (0..SLICE).map(destination);
         backlog.extend(restless());

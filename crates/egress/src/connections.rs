@@ -487,7 +487,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_keep_their_meaning() {
+    fn epoll_tokens_round_trip() {
         for token in [
             Token::Listener(3),
             Token::Connection(ConnectionId::new(NeighbourId(0), Direction::Outgoing)),

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_never_answered_is_not_judged() {
+    fn segment_that_never_answered_is_not_judged() {
         let mut liveness = Liveness::default();
         probed(&mut liveness, A, &[false; 100]);
         probed(&mut liveness, B, &[true]);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn if_none_answers_any_more_all_are_used() {
+    fn if_no_segment_answers_all_are_used() {
         let mut liveness = Liveness::default();
         for sid in [A, B] {
             probed(&mut liveness, sid, &[true, false, false, false]);

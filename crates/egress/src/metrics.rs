@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_comes_back_from_json() {
+    fn status_round_trips_through_json() {
         let status = status();
         let json = serde_json::to_value(&status).unwrap();
         assert_eq!(

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use keiro_planner::{
-    delay::{AppSpec, Equation3, PathSpec, Saturation, Tolerance},
+    delay::{AppSpec, Equation3, OverloadPolicy, PathSpec, Tolerance},
     plan::{self, Budget, Problem},
     queueing::{self, Forecast, Gateway, Statistic, WireFormat},
 };
@@ -39,7 +39,7 @@ pub fn predict(setup: &Setup, variant: usize) -> Option<Predicted> {
     let variant = &setup.variants[variant];
     let assignment = assignment(setup, variant)?;
     let equation = Equation3 {
-        saturation: Saturation::AsPrinted,
+        saturation: OverloadPolicy::AsPrinted,
     };
     let problem = Problem::new(&paths, &applications, &equation).ok()?;
     let eq3 = problem.evaluate(&assignment).predictions;

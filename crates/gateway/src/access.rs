@@ -26,7 +26,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_refused_and_group_members_are_not() {
+    fn clients_outside_the_group_are_refused() {
         let own = effective_uid();
         assert!(is_allowed(&client(0, 0, &[]), None));
         assert!(is_allowed(&client(own, 9, &[]), None));

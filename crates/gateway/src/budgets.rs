@@ -159,7 +159,7 @@ impl Budgets {
             }
             let month = self.months.entry(name.to_owned()).or_insert(first);
             let level_before = month.level;
-            if month.follow(budget, now) && level_before > Level::Plenty {
+            if month.advance(budget, now) && level_before > Level::Plenty {
                 events.push(EventKind::BudgetRenewed {
                     path: name.to_owned(),
                     budget_bytes: budget.bytes.get(),
@@ -315,7 +315,7 @@ impl Month {
     ///
     /// A clock that goes back begins none, or one that starts in 1970 would do so with each start. If it stays there it
     /// was ahead before, and what is used counts for its month.
-    fn follow(&mut self, budget: Budget, now: Clocks) -> bool {
+    fn advance(&mut self, budget: Budget, now: Clocks) -> bool {
         let [began, _] = budget.month(now.wall);
         let today = Day::of(now.wall);
         if today < self.began {

@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_answered_and_garbage_is_explained() {
+    fn garbage_requests_get_an_explanation() {
         let mut served = Served::new();
         let mut client = served.connect();
         assert_eq!(
@@ -561,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_only_read_take_no_place_of_the_others() {
+    fn read_only_clients_have_their_own_limit() {
         let mut served = Served::new();
         let readers: Vec<_> = (0..=READERS_MAX)
             .map(|_| served.connect_to(Rights::Read))

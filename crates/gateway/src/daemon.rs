@@ -76,7 +76,7 @@ impl Gateway {
             self.with_control_server(|server, epoll, gateway| {
                 server.serve_readers(epoll, |request| gateway.answer(request));
             });
-            self.follow_network()?;
+            self.track_network()?;
             if Stopwatch::now() >= next_sample {
                 next_sample = Stopwatch::now() + SAMPLE_INTERVAL;
                 self.sample()?;
@@ -91,7 +91,7 @@ impl Gateway {
                 self.check()?;
                 self.follow_registry();
                 self.retry_pushes()?;
-                self.follow_direct()?;
+                self.update_direct_sessions()?;
                 self.end_idle_traces()?;
                 self.retry_uplinks();
                 let unreached = self.unreached_exits();
@@ -258,7 +258,7 @@ impl Gateway {
                     age,
                     length_bytes,
                 } => {
-                    if let Some(name) = self.active.configured_name(app) {
+                    if let Some(name) = self.running_config.configured_name(app) {
                         let kind = self.status.on_expired(name, age, length_bytes);
                         self.publish(kind);
                     }
@@ -324,7 +324,7 @@ impl Gateway {
             && let Some(tenant) = self.split_of(*app)
         {
             // It is no application of a configuration.
-            let peer = self.active.peer_name(*peer).unwrap_or_default();
+            let peer = self.running_config.peer_name(*peer).unwrap_or_default();
             return tracing::warn!(
                 peer,
                 tenant = tenant.name.as_str(),
@@ -337,7 +337,7 @@ impl Gateway {
             peer,
             closed_by_peer: true,
         } = event
-            && let Some(name) = self.active.peer_name(*peer)
+            && let Some(name) = self.running_config.peer_name(*peer)
         {
             self.sites.direct.on_closed(Stopwatch::now(), name);
         }
@@ -347,13 +347,15 @@ impl Gateway {
             input,
             ..
         } = &self.planning;
-        let path_ids = self.active.path_ids();
+        let path_ids = self.running_config.path_ids();
         let numbers = |moved: &AppMove<'_>| {
             let index = |path: Option<PathId>| path.and_then(|path| path_ids.index(path));
             let (from, to) = (index(moved.from), index(moved.to));
             move_numbers(config, plan, input, moved.app, from, to)
         };
-        let effect = self.status.on_event(&self.active, at, event, numbers);
+        let effect = self
+            .status
+            .on_event(&self.running_config, at, event, numbers);
         self.planning.needs_replan |= effect.replan;
         // What becomes of an invitation is reported for itself.
         if let Some(kind) = effect.event.filter(|kind| !self.is_of_invitation(kind)) {

@@ -14,7 +14,7 @@ use keiro_control::{
 use keiro_core::{self as core, Instant};
 
 use crate::{
-    answer_fault::AnswerFault, data::command::Snapshot, gateway::Gateway, path_ids::PeerPath,
+    data::command::Snapshot, gateway::Gateway, path_down_cause::PathDownCause, path_ids::PeerPath,
     status::StatusTable,
 };
 
@@ -51,7 +51,7 @@ pub(crate) fn path_diagnosis(
         return Some(of_mtu);
     }
     let unanswered = path.unanswered.as_ref()?;
-    let fault = AnswerFault::of(now, unanswered)?;
+    let fault = PathDownCause::of(now, unanswered)?;
     let remote = path.remote.map(|remote| remote.to_string());
     let since = now.saturating_duration_since(unanswered.since);
     let packets = Packets {
@@ -61,8 +61,8 @@ pub(crate) fn path_diagnosis(
         since,
     };
     Some(match fault {
-        AnswerFault::OneWay => packets.one_way(has_keys),
-        AnswerFault::Silent => packets.silent(has_keys),
+        PathDownCause::OneWay => packets.one_way(has_keys),
+        PathDownCause::Silent => packets.silent(has_keys),
     })
 }
 
@@ -74,9 +74,9 @@ pub(crate) fn path_fault(now: Instant, path: &core::PathSnapshot) -> Option<Path
             false => PathFault::SmallMtu,
         });
     }
-    Some(match AnswerFault::of(now, path.unanswered.as_ref()?)? {
-        AnswerFault::OneWay => PathFault::OneWay,
-        AnswerFault::Silent => PathFault::Silent,
+    Some(match PathDownCause::of(now, path.unanswered.as_ref()?)? {
+        PathDownCause::OneWay => PathFault::OneWay,
+        PathDownCause::Silent => PathFault::Silent,
     })
 }
 
@@ -143,8 +143,8 @@ pub(crate) fn path_event(
     is_peer_up: bool,
 ) -> Option<EventKind> {
     let unanswered = path.unanswered.as_ref();
-    let fault = unanswered.and_then(|unanswered| AnswerFault::of(now, unanswered));
-    let fault = fault.filter(|fault| is_peer_up || *fault == AnswerFault::OneWay);
+    let fault = unanswered.and_then(|unanswered| PathDownCause::of(now, unanswered));
+    let fault = fault.filter(|fault| is_peer_up || *fault == PathDownCause::OneWay);
     if !table.on_answer_fault(id, fault) {
         return None;
     }
@@ -157,7 +157,7 @@ pub(crate) fn path_event(
         unanswered_seconds: now
             .saturating_duration_since(unanswered.since)
             .as_secs_f64(),
-        one_way: fault == Some(AnswerFault::OneWay),
+        one_way: fault == Some(PathDownCause::OneWay),
     })
 }
 
@@ -166,11 +166,11 @@ impl Gateway {
     pub(crate) fn diagnose_paths(&mut self, snapshot: &Snapshot) {
         let mut events = Vec::new();
         for session in snapshot.sessions.values() {
-            let Some(peer) = self.active.peer_name(session.peer) else {
+            let Some(peer) = self.running_config.peer_name(session.peer) else {
                 continue;
             };
             for path in &session.paths {
-                let Some(name) = self.active.path_ids().name(path.id) else {
+                let Some(name) = self.running_config.path_ids().name(path.id) else {
                     continue;
                 };
                 let on = PathRef {
@@ -202,9 +202,9 @@ mod tests {
     fn a_fault_is_reported_once_and_again_after_it_changed_or_returned() {
         let mut table = StatusTable::default();
         let id = PeerPath::new(PeerId(1), PathId(0));
-        table.follow(at(0), &["osaka".into()], &[id], &[]);
+        table.apply_config(at(0), &["osaka".into()], &[id], &[]);
         let mut news = |fault| table.on_answer_fault(id, fault);
-        let (silent, one_way) = (Some(AnswerFault::Silent), Some(AnswerFault::OneWay));
+        let (silent, one_way) = (Some(PathDownCause::Silent), Some(PathDownCause::OneWay));
         let reported = [silent, silent, one_way, one_way, None, one_way].map(&mut news);
         assert_eq!(reported, [true, false, true, false, false, true]);
     }

@@ -20,10 +20,10 @@ use keiro_core::{PathState, PeerId, RefusalReason, TenantId};
 use crate::{
     data::command::DataThreadGone,
     error_response::internal,
-    follow_endpoints::own_addresses,
     gateway::Gateway,
     random::random,
-    sites::direct_sites::{Ended, Standing},
+    sites::direct_sites::{DirectSessionState, EndReason},
+    track_endpoints::own_addresses,
 };
 
 impl Gateway {
@@ -72,7 +72,7 @@ impl Gateway {
     }
 
     pub(crate) fn is_peer_up(&self, name: &Name) -> bool {
-        let id = self.active.peer_id(name.as_str());
+        let id = self.running_config.peer_id(name.as_str());
         id.is_some_and(|id| self.sites.is_up(id))
     }
 
@@ -133,7 +133,7 @@ impl Gateway {
     fn seen_at(&self, names: &[Name; 2]) -> Result<[Vec<SocketAddr>; 2], DataThreadGone> {
         let paths = self.data.paths()?;
         let of = |name: &Name| -> Vec<SocketAddr> {
-            let id = self.active.peer_id(name.as_str());
+            let id = self.running_config.peer_id(name.as_str());
             let paths = paths.iter().filter(|(peer, _)| Some(*peer) == id);
             let up = paths.flat_map(|(_, paths)| paths);
             let up = up.filter(|path| path.state == PathState::Up);
@@ -173,7 +173,7 @@ impl Gateway {
     }
 
     /// Follows the sessions with other sites, and ends those that are over.
-    pub(crate) fn follow_direct(&mut self) -> Result<(), DataThreadGone> {
+    pub(crate) fn update_direct_sessions(&mut self) -> Result<(), DataThreadGone> {
         if self.draining {
             return Ok(());
         }
@@ -188,10 +188,12 @@ impl Gateway {
                 packets.sum()
             };
             for site in &wanted {
-                let id = self.active.peer_id(site.name.as_str());
+                let id = self.running_config.peer_id(site.name.as_str());
                 let is_up = id.is_some_and(|id| self.sites.is_up(id));
                 let packets = id.map_or(0, carried);
-                self.sites.direct.follow(now, &site.name, is_up, packets);
+                self.sites
+                    .direct
+                    .on_session(now, &site.name, is_up, packets);
             }
         }
         let ended = self.sites.direct.on_timeout(now);
@@ -200,15 +202,15 @@ impl Gateway {
         }
         for (name, why, left) in &ended {
             match why {
-                Ended::Unreachable { .. } => tracing::info!(
+                EndReason::Unreachable { .. } => tracing::info!(
                     "site `{name}`: no direct session: {why}; packets stay with the hub, and the next attempt is in \
                      {} min",
                     left.as_secs() / 60
                 ),
-                Ended::Silent => {
+                EndReason::Silent => {
                     tracing::info!("site `{name}`: {why}; packets are with the hub");
                 }
-                Ended::Idle | Ended::NotIntroduced | Ended::NotApplied => {
+                EndReason::Idle | EndReason::NotIntroduced | EndReason::NotApplied => {
                     tracing::debug!("site `{name}`: {why}");
                 }
             }
@@ -230,8 +232,8 @@ impl Gateway {
         let hub = self.hub_that_is_up().map(Name::to_string);
         let now = Stopwatch::now();
         let site = |site: &PublishedSite| {
-            let standing = self.sites.direct.standing(now, &site.name);
-            let peer = self.active.peer_id(site.name.as_str());
+            let standing = self.sites.direct.session_state(now, &site.name);
+            let peer = self.running_config.peer_id(site.name.as_str());
             let is_preferred = peer.is_some_and(|peer| {
                 let mut tenants = figures.iter();
                 tenants.any(|tenant| tenant.preferred.contains(&peer))
@@ -240,13 +242,13 @@ impl Gateway {
             let why = match (direct, is_preferred, &standing) {
                 (Err(why), _, _) => why.to_string(),
                 (Ok(_), true, _) => "a direct session is up".to_owned(),
-                (Ok(_), false, Standing::Up) => {
+                (Ok(_), false, DirectSessionState::Up) => {
                     "the direct session is up again, and is taken when it has stayed up".to_owned()
                 }
                 (Ok(_), false, standing) => standing.to_string(),
             };
             let left = match standing {
-                Standing::Waiting { left, .. } => Some(left.as_secs_f64()),
+                DirectSessionState::Waiting { left, .. } => Some(left.as_secs_f64()),
                 _ => None,
             };
             NetworkSiteSnapshot {

@@ -266,7 +266,7 @@ impl Gateway {
     }
 
     fn uplink_addresses(&self) -> Vec<IpAddr> {
-        let bindings = self.active.uplinks().bindings();
+        let bindings = self.running_config.uplinks().bindings();
         bindings.map(|binding| binding.local.ip()).collect()
     }
 }

@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_repeats_is_logged_thrice_and_then_one_line_a_minute_with_a_count() {
+    fn repeated_events_are_logged_thrice_then_once_a_minute() {
         let mut log = EventLog::default();
         let every_second = (0..180).map(|_| vec![down("wan0")]);
         let lines = lines(&mut log, every_second);
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_alone_in_its_minute_is_logged_at_once_and_without_a_count() {
+    fn single_events_are_logged_at_once_without_a_count() {
         let mut log = EventLog::default();
         let rare = (0..200).map(|second| match second % 70 {
             0 => vec![down("wan0")],
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn no_event_is_left_out_of_the_counts() {
+    fn throttled_log_lines_count_every_event() {
         let mut log = EventLog::default();
         let bursts = (0..100).map(|second| match second {
             0 | 30 | 61 | 90 => vec![moved("A"); 7],
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn one_subject_hides_no_other_and_no_other_kind() {
+    fn log_throttle_is_per_subject_and_kind() {
         let mut log = EventLog::default();
         let at_once = vec![
             down("wan0"),
@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_person_does_is_always_logged() {
+    fn operator_actions_are_always_logged() {
         let mut log = EventLog::default();
         let rejected = EventKind::ConfigRejected {
             problems: 1,

@@ -93,7 +93,9 @@ impl Gateway {
     /// The peer whose exit is in use now.
     fn exit_in_use<'a>(&self, tenant: &'a Tenant) -> Option<&'a TenantPeer> {
         let is_up = |of: &&TenantPeer| {
-            let id = self.active.peer_id(self.config[of.peer].name.as_str());
+            let id = self
+                .running_config
+                .peer_id(self.config[of.peer].name.as_str());
             id.is_some_and(|id| self.sites.is_up(id))
         };
         let is_first = |of: &&TenantPeer| of.prefixes.iter().any(is_everything);

@@ -14,10 +14,10 @@ use keiro_core::RefusalReason;
 
 use crate::{
     data::command::DataThreadGone,
-    follow_uplinks::look,
     gateway::Gateway,
     reload::Reloaded,
     sites::PreparedSites,
+    track_uplinks::look,
     uplinks::{found_interfaces, withheld},
 };
 
@@ -154,18 +154,18 @@ impl Gateway {
 
     /// Sends the other hub which sites this one has, if it does not know.
     fn push_sites_up(&mut self) -> Result<(), DataThreadGone> {
-        let there = self.active.peer_ids().collect();
+        let there = self.running_config.peer_ids().collect();
         self.sites.seen.retain(&there);
         let Some(other) = self.sites.other_hub().map(Name::to_string) else {
             return Ok(());
         };
-        let Some(other_id) = self.active.peer_id(&other) else {
+        let Some(other_id) = self.running_config.peer_id(&other) else {
             return Ok(());
         };
         let peers = self.config.peers.iter();
         let sites = peers.filter(|peer| peer.origin == PeerOrigin::Site);
         let is_up = |peer: &&Peer| {
-            let id = self.active.peer_id(peer.name.as_str());
+            let id = self.running_config.peer_id(peer.name.as_str());
             id.is_some_and(|id| self.sites.is_up(id))
         };
         let up = sites.filter(is_up).map(|peer| peer.name.clone()).collect();
@@ -180,21 +180,21 @@ impl Gateway {
 
     /// Sends the registry to sites that do not have it as it is now.
     pub(crate) fn push_registry(&mut self) -> Result<(), DataThreadGone> {
-        if !self.sites.pushes.take_news() {
+        if !self.sites.registry_sync.take_news() {
             return Ok(());
         }
-        let (active, revision) = (&self.active, self.sites.revision());
-        let is_there = |peer| active.peer_name(peer).is_some();
-        self.sites.pushes.retain(is_there);
-        while let Some(peer) = self.sites.pushes.poll(revision) {
-            let name = self.active.peer_name(peer).map(str::to_owned);
+        let (running_config, revision) = (&self.running_config, self.sites.revision());
+        let is_there = |peer| running_config.peer_name(peer).is_some();
+        self.sites.registry_sync.retain(is_there);
+        while let Some(peer) = self.sites.registry_sync.poll(revision) {
+            let name = self.running_config.peer_name(peer).map(str::to_owned);
             let part = name
                 .as_deref()
                 .and_then(|name| self.sites.document_for(name));
             match name.zip(part) {
                 Some((name, part)) => self.send_network_document(&name, &part)?,
                 // It is a peer of the file, or has an invitation alone.
-                None => self.sites.pushes.on_down(peer),
+                None => self.sites.registry_sync.on_down(peer),
             }
         }
         Ok(())
@@ -202,7 +202,7 @@ impl Gateway {
 
     /// Sends again what was lost.
     pub(crate) fn retry_pushes(&mut self) -> Result<(), DataThreadGone> {
-        self.sites.pushes.on_timeout();
+        self.sites.registry_sync.on_timeout();
         self.push_registry()?;
         self.push_sites_up()
     }
@@ -272,8 +272,8 @@ impl Gateway {
         self.written = written.clone();
         self.found = found;
         // A second hub may have a name.
-        self.host_names.follow(&self.written);
-        self.follow_host_names();
+        self.host_names.apply_config(&self.written);
+        self.apply_host_names();
         Ok(reloaded)
     }
 

@@ -14,10 +14,10 @@ use keiro_planner::steer::PlanMode;
 use keiro_planning::{Plan, PlannerInput, PlanningProblem};
 
 use crate::{
-    active::app_id,
     data::command::DataThreadGone,
     gateway::Gateway,
-    site::{SitePlanner, SiteRole, inputs},
+    running_config::app_id,
+    site_plan::{SitePlanner, SiteRole, inputs},
 };
 
 /// How long a start waits for the plan's file. Ours: it is read within some milliseconds, unless the
@@ -45,7 +45,8 @@ impl Gateway {
             for (app, path) in change.stored_paths {
                 let app = self.config.app_named(&app);
                 let app = app.map(|app| app_id(&self.config[app]));
-                if let Some((app, path)) = app.zip(self.active.path_ids().id_of_name(&path)) {
+                if let Some((app, path)) = app.zip(self.running_config.path_ids().id_of_name(&path))
+                {
                     self.planning.steering.remember_path(app, path);
                 }
             }
@@ -54,7 +55,7 @@ impl Gateway {
             }
         }
         if self.site.are_others_outdated() {
-            self.follow_others();
+            self.update_others();
         }
         match self.site.is_shared() || self.planning.needs_replan {
             true => {
@@ -68,10 +69,10 @@ impl Gateway {
     }
 
     /// Takes over what other gateways send over this one's paths.
-    pub(crate) fn follow_others(&mut self) {
+    pub(crate) fn update_others(&mut self) {
         let paths = self.config.paths.iter();
         let lines = paths.map(|path| path.name.to_string()).collect();
-        if let Some(text) = self.site.follow_others(&lines) {
+        if let Some(text) = self.site.update_others(&lines) {
             self.publish(EventKind::StoreNotice { text });
         }
     }

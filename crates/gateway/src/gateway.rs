@@ -27,7 +27,6 @@ use keiro_planning::{Plan, PlannerConfig, PlannerInput};
 use sd_notify::NotifyState;
 
 use crate::{
-    active::Active,
     budgets::Budgets,
     control_server::ControlServer,
     data::{
@@ -43,13 +42,14 @@ use crate::{
     packet_trace::PacketTraces,
     recent_events::RecentEvents,
     replan_backoff::Backoff,
-    running_settings::RunningSettings,
-    site::Site,
+    restart_only_settings::RestartOnlySettings,
+    running_config::RunningConfig,
+    site_plan::SitePlanClient,
     sites::Sites,
     socket_files::SocketFiles,
     status::{StatusTable, event_now},
     steering::Steering,
-    tenants::Tenants,
+    tenants::TenantDevices,
     trigger::{Handle, Trigger},
     uplinks::{NetworkWatch, UplinkRoutes},
 };
@@ -66,15 +66,15 @@ pub struct Gateway {
     pub(crate) followed: Found,
     pub(crate) config_file: ConfigFile,
     pub(crate) process: Process,
-    pub(crate) active: Active,
-    pub(crate) tenants: Tenants,
+    pub(crate) running_config: RunningConfig,
+    pub(crate) tenants: TenantDevices,
     pub(crate) status: StatusTable,
     pub(crate) planning: PlanningState,
     pub(crate) counts: Counts,
     pub(crate) packet_traces: PacketTraces,
     pub(crate) history: HistoryRecorder,
     pub(crate) budgets: Budgets,
-    pub(crate) site: Site,
+    pub(crate) site: SitePlanClient,
     pub(crate) host_names: HostNames,
     /// `None`: the kernel reports no changes, and nothing is looked at.
     pub(crate) network: Option<NetworkWatch>,
@@ -100,7 +100,7 @@ pub(crate) struct ConfigFile {
     /// Why the last reload was refused; `None`: it was not.
     pub(crate) rejected: Option<String>,
     /// What runs where it may differ from the configuration.
-    pub(crate) running: RunningSettings,
+    pub(crate) running: RestartOnlySettings,
 }
 
 /// What stays the same until the process ends.
@@ -200,7 +200,7 @@ impl Gateway {
     }
 
     pub(crate) fn path_of_socket(&self, socket: keiro_core::SocketId) -> String {
-        let path = self.active.local_of(socket).and_then(|local| {
+        let path = self.running_config.local_of(socket).and_then(|local| {
             let mut paths = self.config.paths.iter();
             paths.find(|path| path.local == *local)
         });
@@ -225,7 +225,7 @@ impl Gateway {
         };
         let expected = peers.filter(is_expected);
         let paths: usize = expected
-            .map(|peer| self.active.paths_to(peer.name.as_str()))
+            .map(|peer| self.running_config.paths_to(peer.name.as_str()))
             .sum();
         let with_target = self
             .config

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn restarts_all_the_time_do_not_run_ahead_of_the_clock() {
+    fn frequent_restarts_do_not_run_ahead_of_the_clock() {
         let mut floor = Duration::ZERO;
         let mut now = NOW;
         for _ in 0..100_000 {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn faulty_files_are_refused_and_bounded() {
+    fn damaged_handshake_time_files_are_refused_and_bounded() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join(FILE);
         let late = u64::MAX.to_string();

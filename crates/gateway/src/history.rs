@@ -19,9 +19,9 @@ use keiro_store::{
 use keiro_units::Probability;
 
 use crate::{
-    active::{Rename, Renamed},
     past_workloads::PastWorkloads,
     privileges::Privileges,
+    running_config::{Rename, Renamed},
     trigger::Trigger,
 };
 

@@ -2,12 +2,11 @@
 #![forbid(unsafe_code)]
 
 mod access;
-mod active;
-mod answer_fault;
 mod budgets;
 mod control_server;
 mod core_config;
 mod daemon;
+mod damped_terms;
 mod data;
 mod diagnosis;
 mod direct;
@@ -19,10 +18,8 @@ mod error_response;
 mod event_log;
 mod exits;
 mod explain;
-mod follow_endpoints;
 mod follow_registry;
 mod follow_site;
-mod follow_uplinks;
 mod gateway;
 mod handshake_time;
 mod history;
@@ -34,8 +31,9 @@ mod offline;
 mod options;
 mod packet_trace;
 mod past_workloads;
+mod path_down_cause;
 mod path_ids;
-mod planned_terms;
+mod planned_delay_terms;
 mod privileges;
 mod qlog;
 mod random;
@@ -45,22 +43,24 @@ mod reload;
 mod replan;
 mod replan_backoff;
 mod requests;
-mod running_settings;
+mod restart_only_settings;
+mod running_config;
 mod send_history;
 mod show;
-mod site;
+mod site_plan;
 mod sites;
 mod socket_files;
 mod start;
 mod status;
-mod steady_terms;
 mod steering;
 mod target_monitor;
 mod tenant_view;
 mod tenants;
+mod track_endpoints;
+mod track_uplinks;
 mod trigger;
+mod unrouted_prefixes;
 mod uplinks;
-mod withheld;
 mod workload;
 
 use std::path::Path;
@@ -74,12 +74,12 @@ use keiro_linux::{
 };
 
 pub use event_log::EVENT_FIELDS;
-pub use follow_uplinks::{PathsNow, paths_now};
 pub use gateway::Gateway;
 pub use message_tls::problem as message_tls_problem;
 pub use offline::plan_of;
 pub use options::Options;
-pub use site::store_problem;
+pub use site_plan::store_problem;
+pub use track_uplinks::{PathsNow, paths_now};
 pub use trigger::Handle;
 
 /// Runs the gateway that `config_path` describes until SIGTERM or SIGINT, then drains.

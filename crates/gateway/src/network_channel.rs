@@ -36,7 +36,7 @@ impl Gateway {
         self.sites.on_sent(peer, is_delivered);
         if !is_delivered {
             self.counts.documents.undelivered += 1;
-            let peer = self.active.peer_name(peer).unwrap_or_default();
+            let peer = self.running_config.peer_name(peer).unwrap_or_default();
             tracing::debug!(peer, "network channel: a document was not delivered");
         }
     }
@@ -54,7 +54,7 @@ impl Gateway {
                 return Ok(());
             }
         };
-        match self.active.peer_id(peer) {
+        match self.running_config.peer_id(peer) {
             Some(peer) => self.data.send(Command::SendNetworkDocument { peer, bytes }),
             None => Ok(()),
         }
@@ -83,7 +83,7 @@ impl Gateway {
         id: PeerId,
         bytes: &[u8],
     ) -> Result<Option<RefusalReason>, DataThreadGone> {
-        let Some(index) = self.active.peer_name(id).and_then(|name| {
+        let Some(index) = self.running_config.peer_name(id).and_then(|name| {
             let mut peers = self.config.peers.iter();
             peers.position(|peer| peer.name.as_str() == name)
         }) else {

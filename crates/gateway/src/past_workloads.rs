@@ -10,7 +10,7 @@ use keiro_planning::Workload;
 use keiro_store::history::{AppSample, Latest, Row, SeriesKey};
 use keiro_units::ByteCount;
 
-use crate::{active::Renamed, workload::INTERVAL_MIN};
+use crate::{running_config::Renamed, workload::INTERVAL_MIN};
 
 /// What applications sent before the restart, by name.
 #[derive(Default)]
@@ -75,7 +75,7 @@ impl PastWorkloads {
     }
 
     /// Forgets applications that are not among these.
-    pub(crate) fn follow(&mut self, apps: &[String]) {
+    pub(crate) fn retain_apps(&mut self, apps: &[String]) {
         self.0.retain(|app, _| apps.contains(app));
     }
 }

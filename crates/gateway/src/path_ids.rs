@@ -36,7 +36,7 @@ impl PeerPath {
 impl PathIds {
     /// Follows a new configuration. New paths get identifiers that no path has had yet, as long as
     /// there are any, because an identifier names a packet-number space of each session.
-    pub(crate) fn follow(&mut self, config: &Config) {
+    pub(crate) fn apply_config(&mut self, config: &Config) {
         let wanted: BTreeSet<&str> = config.paths.iter().map(|path| path.name.as_str()).collect();
         let mut taken: BTreeSet<PathId> = self.by_name.values().copied().collect();
         self.by_name
@@ -102,11 +102,11 @@ mod tests {
     fn paths_keep_their_identifiers_and_removed_ones_are_not_reused() {
         let mut ids = PathIds::default();
         let mut config = paper("", "");
-        ids.follow(&config);
+        ids.apply_config(&config);
         let [first, second] = [0, 1].map(|number| ids.id(PathIndex(number)).unwrap());
         assert_eq!((first, second), (PathId(0), PathId(1)));
         let removed = config.paths.remove(0);
-        ids.follow(&config);
+        ids.apply_config(&config);
         assert_eq!(ids.id(PathIndex(0)), Some(second));
         assert_eq!(
             (ids.index(second), ids.index(first)),
@@ -114,7 +114,7 @@ mod tests {
         );
         assert_eq!(ids.name(second), Some("path2"));
         config.paths.push(removed);
-        ids.follow(&config);
+        ids.apply_config(&config);
         assert_eq!(ids.id_of_name("path1"), Some(PathId(2)));
         assert_eq!(ids.iter().collect::<Vec<_>>(), [second, PathId(2)]);
     }

@@ -18,7 +18,7 @@ impl Gateway {
         from: Option<u64>,
     ) -> Result<Response, ErrorResponse> {
         let peer = self
-            .active
+            .running_config
             .peer_id(name)
             .ok_or_else(|| not_found("peer", name))?;
         let trace = self.data.take_trace(peer).map_err(internal)?;
@@ -28,7 +28,7 @@ impl Gateway {
         let now = Stopwatch::now();
         let new = self.packet_traces.on_request(peer, now, batch, from);
         let event = |event: &&keiro_core::TraceEvent| {
-            let path = self.active.path_ids().name(event.path);
+            let path = self.running_config.path_ids().name(event.path);
             keiro_qlog::event(event, path.unwrap_or_default())
         };
         let wall_clock = SystemTime::now().duration_since(UNIX_EPOCH);

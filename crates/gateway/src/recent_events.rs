@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_is_forgotten() {
+    fn resolved_events_are_forgotten() {
         let mut recent = RecentEvents::default();
         let now = Stopwatch::now();
         let unanswered = EventKind::PathUnanswered {

@@ -130,11 +130,11 @@ impl Gateway {
 
     fn sample_paths(&mut self, snapshot: &Snapshot) {
         for session in snapshot.sessions.values() {
-            let Some(peer) = self.active.peer_name(session.peer) else {
+            let Some(peer) = self.running_config.peer_name(session.peer) else {
                 continue;
             };
             for path in &session.paths {
-                let name = self.active.path_ids().name(path.id);
+                let name = self.running_config.path_ids().name(path.id);
                 if let Some(name) = name.filter(|_| path.state == PathState::Up) {
                     let key = SeriesKey {
                         name: name.to_owned(),
@@ -149,15 +149,15 @@ impl Gateway {
     /// What every application has sent so far, by name.
     fn sent<'a>(&'a self, snapshot: &'a Snapshot) -> impl Iterator<Item = (String, u64)> + 'a {
         live_apps(snapshot).filter_map(move |(peer, app)| {
-            let name = self.active.app_name(peer, app.id)?;
+            let name = self.running_config.app_name(peer, app.id)?;
             Some((name.to_owned(), app.stats.sent_messages))
         })
     }
 
     fn apps_of_minute(&self, snapshot: &Snapshot) -> Vec<(SeriesKey, AppSample)> {
         let of = |(peer, app): (core::PeerId, &core::AppSnapshot)| {
-            let name = self.active.app_name(peer, app.id)?;
-            let peer = self.active.peer_name(peer)?;
+            let name = self.running_config.app_name(peer, app.id)?;
+            let peer = self.running_config.peer_name(peer)?;
             let class = class_of(&self.config, name)?;
             let before = self.history.sent_before(name);
             let sent = app.stats.sent_messages;

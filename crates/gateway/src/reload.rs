@@ -17,17 +17,17 @@ use keiro_planning::{PlanMode, PlannerConfig, PlannerInput, PlanningProblem};
 use sd_notify::NotifyState;
 
 use crate::{
-    active::{self, Applied, Preference, Preferences, Rename, Renamed, app_id},
     core_config::{aggregation, scheduler},
     data::{
         self,
         command::{Command, DataThreadGone},
     },
-    follow_uplinks::look,
     gateway::{Gateway, notify},
     message_tls,
     path_ids::PeerPath,
+    running_config::{self, Applied, Preference, Preferences, Rename, Renamed, app_id},
     start::load,
+    track_uplinks::look,
     uplinks::{Network, found_interfaces, withheld},
 };
 
@@ -122,14 +122,14 @@ impl Gateway {
         self.written = written;
         self.found = found;
         self.sites.take(sites);
-        self.host_names.follow(&self.written);
-        self.follow_host_names();
+        self.host_names.apply_config(&self.written);
+        self.apply_host_names();
         self.config_file.loaded = SystemTime::now();
         Ok(reloaded)
     }
 
     /// Lets the configuration follow what was found since it was applied. Where that fails, all stays as it is.
-    pub(crate) fn follow_found(&mut self, machine: &Network) -> Result<(), DataThreadGone> {
+    pub(crate) fn apply_found(&mut self, machine: &Network) -> Result<(), DataThreadGone> {
         self.followed = self.found.clone();
         if self.draining {
             return Ok(());
@@ -165,21 +165,21 @@ impl Gateway {
         machine: &Network,
     ) -> anyhow::Result<Reloaded> {
         let config = written.resolved(found);
-        let prepared = active::prepare(&config, &self.active, machine.clone())?;
+        let prepared = running_config::prepare(&config, &self.running_config, machine.clone())?;
         let devices = self.tenants.prepare(&config)?;
         let message_tls = message_tls::settings(&config)?;
         let changes = Box::new(self.config.diff(&config));
-        let known: BTreeSet<Local> = self.active.locals().cloned().collect();
+        let known: BTreeSet<Local> = self.running_config.locals().cloned().collect();
         let is_own_key = self.is_own_key(&config);
-        self.config_file.running.follow(&config, is_own_key);
+        self.config_file.running.apply_config(&config, is_own_key);
         let warnings = config.warnings().iter().map(ToString::to_string).collect();
         let never_up = self.direct_sessions_that_are_down();
         self.config = config;
         self.planning.config = PlannerConfig::of(&self.config);
         self.followed = found.clone();
-        self.active.follow_paths(&self.config);
+        self.running_config.assign_path_ids(&self.config);
         self.note_budgets()?;
-        self.follow_others();
+        self.update_others();
         // Its indices are those of the old one.
         self.planning.input = PlannerInput::default();
         let scheduler = Command::SetScheduler(scheduler(&self.config));
@@ -199,7 +199,7 @@ impl Gateway {
         // Until the next plan, the present path of each application comes first.
         let preferences = self.preferences_of_now(&changes);
         let applied = self
-            .active
+            .running_config
             .apply(&self.config, prepared, &preferences, &self.data);
         let Applied { removed, renamed } = applied?;
         // First what is gone: another site may have got its name.
@@ -213,15 +213,15 @@ impl Gateway {
         }
         self.follow_names(&renamed);
         self.tenants
-            .apply(&self.config, devices, &self.active, &self.data)?;
+            .apply(&self.config, devices, &self.running_config, &self.data)?;
         let refused = self.tenants.install(&self.config).into_iter();
-        self.tenants.follow_exits(&self.config, &self.data)?;
+        self.tenants.update_exits(&self.config, &self.data)?;
         let refused = refused.map(|line| format!("{line}; the gateway tries again every second"));
         let problems = refused.chain(self.tenants.problems(&self.config)).collect();
         if let Some(server) = &self.message_tls {
-            server.follow(message_tls);
+            server.apply_settings(message_tls);
         }
-        self.follow_configuration();
+        self.reconcile_config();
         self.publish_missing_uplinks(&known);
         self.publish_withheld();
         self.site.forget_before_start();
@@ -278,10 +278,12 @@ impl Gateway {
         };
         for session in snapshot.sessions.values() {
             for app in &session.apps {
-                let known = self.active.app_name(session.peer, app.id);
+                let known = self.running_config.app_name(session.peer, app.id);
                 let index = known.and_then(|_| of_config.get(&app.id).copied());
                 let index = index.filter(|index| !has_changed(*index));
-                let path = app.path.and_then(|path| self.active.path_ids().index(path));
+                let path = app
+                    .path
+                    .and_then(|path| self.running_config.path_ids().index(path));
                 if let (Some(index), Some(path)) = (index, path)
                     && let Some(Preference { paths, .. }) = preferences.get_mut(&index)
                 {
@@ -302,16 +304,18 @@ impl Gateway {
     }
 
     /// Lets the state that outlives a configuration follow the one that was just applied.
-    pub(crate) fn follow_configuration(&mut self) {
+    pub(crate) fn reconcile_config(&mut self) {
         let peers: Vec<String> = names(&self.config.peers, |peer| &peer.name);
         let apps: Vec<String> = names(&self.config.apps, |app| &app.name);
         let ids: BTreeSet<AppId> = self.config.apps.iter().map(app_id).collect();
-        let path_ids = self.active.path_ids();
+        let path_ids = self.running_config.path_ids();
         let to_peer = |peer| path_ids.iter().map(move |path| PeerPath::new(peer, path));
-        let paths: Vec<PeerPath> = self.active.peer_ids().flat_map(to_peer).collect();
-        self.status.follow(data::now(), &peers, &paths, &apps);
+        let paths: Vec<PeerPath> = self.running_config.peer_ids().flat_map(to_peer).collect();
+        self.status.apply_config(data::now(), &peers, &paths, &apps);
         let of_apps = (&ids, &apps[..]);
-        self.planning.steering.follow(&paths, of_apps, path_ids);
+        self.planning
+            .steering
+            .apply_config(&paths, of_apps, path_ids);
         self.budgets.retain_paths(&paths);
         self.planning
             .operator_paths

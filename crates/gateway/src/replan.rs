@@ -25,13 +25,13 @@ use keiro_units::ByteCount;
 use sd_notify::NotifyState;
 
 use crate::{
-    active::{Preference, Preferences, app_id},
     budgets::Clocks,
     data::command::{Command, DataThreadGone, Snapshot},
     gateway::{Gateway, PlanningState, notify},
     path_ids::PeerPath,
-    planned_terms::{forget_outdated, of_plan},
+    planned_delay_terms::{forget_outdated, of_plan},
     replan_backoff::ReplanReason,
+    running_config::{Preference, Preferences, app_id},
     send_history::Sent,
     status::MoveNumbers,
     steering::Window,
@@ -54,11 +54,11 @@ impl Gateway {
             ..PlannerInput::default()
         };
         for (number, peer) in self.config.peers.iter().enumerate() {
-            let id = self.active.peer_id(peer.name.as_str());
+            let id = self.running_config.peer_id(peer.name.as_str());
             let Some(session) = id.and_then(|id| snapshot.sessions.get(&id)) else {
                 continue;
             };
-            let path_ids = self.active.path_ids();
+            let path_ids = self.running_config.path_ids();
             for path in &session.paths {
                 let Some(index) = path_ids.index(path.id) else {
                     continue;
@@ -99,7 +99,7 @@ impl Gateway {
                 }
             }
             for app in &session.apps {
-                let name = self.active.app_name(session.peer, app.id);
+                let name = self.running_config.app_name(session.peer, app.id);
                 let index = name.and_then(|name| self.config.app_named(name));
                 let Some(index) = index else { continue };
                 input.unused &= app.stats.sent_messages == 0;
@@ -157,7 +157,7 @@ impl Gateway {
 
     fn terms_beside_configuration(&self, path: PathIndex, announced: PathTerms) -> PathTerms {
         let own = PathTerms {
-            is_spent: self.active.is_spent(&self.config[path]),
+            is_spent: self.running_config.is_spent(&self.config[path]),
             ..PathTerms::FREE
         };
         own.with(announced)
@@ -174,7 +174,9 @@ impl Gateway {
         let locals = spent
             .into_iter()
             .map(|uplink| self.config[uplink].local.clone());
-        let is_new = self.active.set_spent(locals.collect(), &self.data)?;
+        let is_new = self
+            .running_config
+            .set_spent(locals.collect(), &self.data)?;
         self.planning.needs_replan |= is_new;
         events.into_iter().for_each(|event| self.publish(event));
         self.budgets.save_if_due(&self.config);
@@ -238,7 +240,7 @@ impl Gateway {
     /// The path to which an operator assigned an application.
     fn operator_path(&self, app: &config::App) -> Option<PathIndex> {
         let path = self.planning.operator_paths.get(&app_id(app))?;
-        self.active.path_ids().index(*path)
+        self.running_config.path_ids().index(*path)
     }
 
     /// Measured delays of applications with enough messages since the plan, on their planned paths.
@@ -249,14 +251,18 @@ impl Gateway {
     ) -> BTreeMap<AppIndex, MeasuredDelay> {
         let measured = |(index, path): (&AppIndex, &PathIndex)| {
             let app = &self.config[*index];
-            let planned = self.planning.steering.planned_terms().get(&app_id(app))?;
+            let planned = self
+                .planning
+                .steering
+                .planned_delay_terms()
+                .get(&app_id(app))?;
             // Those of IP packets and streams are of other things than forecasts.
             let figures = snapshot.apps.get(&app_id(app));
             let delay = figures
                 .filter(|_| app.class == config::Class::Message)?
                 .delay
                 .recent?;
-            let is_planned = self.active.path_ids().id(*path) == Some(planned.path);
+            let is_planned = self.running_config.path_ids().id(*path) == Some(planned.path);
             let counts = is_planned && delay.count >= MEASURED_MIN;
             let time = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or_default();
             let delay = MeasuredDelay {
@@ -284,17 +290,17 @@ impl Gateway {
             let of_path = move |path: &PathSnapshot| (PeerPath::new(*peer, path.id), bytes(path));
             paths.iter().map(of_path)
         });
-        let path_ids = self.active.path_ids();
+        let path_ids = self.running_config.path_ids();
         self.budgets.on_carried(&self.config, path_ids, carried);
         let now = Stopwatch::now();
         self.note_budgets()?;
         for (peer, paths) in all {
-            let name = self.active.peer_name(peer);
+            let name = self.running_config.peer_name(peer);
             if name.is_none() {
                 continue;
             }
             for path in &paths {
-                if let Some(index) = self.active.path_ids().index(path.id) {
+                if let Some(index) = self.running_config.path_ids().index(path.id) {
                     let to_peer = PeerPath::new(peer, path.id);
                     let configured_delay = self.config[index].delay;
                     let steering = &mut self.planning.steering;
@@ -336,7 +342,7 @@ impl Gateway {
         self.planning
             .steering
             .apply_failover(&self.config, &before, &mut asked);
-        let path_ids = self.active.path_ids();
+        let path_ids = self.running_config.path_ids();
         self.planning.steering.note_paths(
             &self.config,
             path_ids,
@@ -359,12 +365,12 @@ impl Gateway {
             true => PlanMode::FromScratch,
             false => PlanMode::Revise,
         });
-        let path_ids = self.active.path_ids();
+        let path_ids = self.running_config.path_ids();
         forget_outdated(
             &self.planning.config,
             path_ids,
             &mut asked,
-            self.planning.steering.planned_terms(),
+            self.planning.steering.planned_delay_terms(),
         );
         self.planning.plan = self.plan_in_site(&asked, plan_mode);
         self.note_own_paths();
@@ -382,7 +388,7 @@ impl Gateway {
         }
         tracing::debug!(unmet, changes, took = ?self.planning.plan.took, "planned");
         let preferences = self.preferences();
-        self.active
+        self.running_config
             .apply_apps(&self.config, &preferences, &self.data)?;
         self.publish_to_site();
         Ok(())
@@ -401,8 +407,12 @@ impl Gateway {
 
     /// Forgets measured delays of applications for which the plan changes path or load.
     fn forget_delays_of_changed(&mut self) -> Result<(), DataThreadGone> {
-        let terms = of_plan(&self.config, self.active.path_ids(), &self.planning.plan);
-        let apps = self.planning.steering.set_planned_terms(terms);
+        let terms = of_plan(
+            &self.config,
+            self.running_config.path_ids(),
+            &self.planning.plan,
+        );
+        let apps = self.planning.steering.set_planned_delay_terms(terms);
         match apps.is_empty() {
             true => Ok(()),
             false => self.data.send(Command::ForgetDelays { apps }),
@@ -437,7 +447,7 @@ impl Gateway {
             let steering = &self.planning.steering;
             let backup = planned.and_then(|path| steering.backup_path(AppIndex(number), path));
             let last = self.planning.steering.preferred_path(app_id(app));
-            let last = last.and_then(|path| self.active.path_ids().index(path));
+            let last = last.and_then(|path| self.running_config.path_ids().index(path));
             let planned = planned.or(last.filter(is_open));
             for path in pin.into_iter().chain(planned).chain(backup).chain(all) {
                 if !paths.contains(&path) {
@@ -467,7 +477,7 @@ impl Gateway {
                 .planning
                 .input
                 .terms(self.config[*path].terms(), *path, peer);
-            terms.is_spent || self.active.is_spent(&self.config[*path])
+            terms.is_spent || self.running_config.is_spent(&self.config[*path])
         };
         let (spent, mut open): (Vec<PathIndex>, Vec<PathIndex>) = all.partition(is_spent);
         let price = |path: &PathIndex| {
@@ -501,7 +511,7 @@ impl Gateway {
             // The next check compares the new plan.
             true => self.replan()?,
             false => {
-                let path_ids = self.active.path_ids();
+                let path_ids = self.running_config.path_ids();
                 self.planning
                     .steering
                     .note_paths(&self.config, path_ids, &now, snapshot.at);
@@ -532,7 +542,7 @@ impl Gateway {
         let now = Stopwatch::now();
         for session in snapshot.sessions.values() {
             for app in &session.apps {
-                if self.active.app_name(session.peer, app.id).is_some() {
+                if self.running_config.app_name(session.peer, app.id).is_some() {
                     self.planning.steering.on_sent(now, app);
                 }
             }
@@ -557,7 +567,8 @@ impl Gateway {
             .iter()
             .filter_map(|(app, delay)| Some((*indices.get(app)?, *delay)));
         let apps = snapshot.sessions.values().flat_map(|session| {
-            let own = |app: &&AppSnapshot| self.active.app_name(session.peer, app.id).is_some();
+            let own =
+                |app: &&AppSnapshot| self.running_config.app_name(session.peer, app.id).is_some();
             let sent = |app: &AppSnapshot| Some((*indices.get(&app.id)?, Sent::of(app)));
             session.apps.iter().filter(own).filter_map(sent)
         });

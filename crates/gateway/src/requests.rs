@@ -9,11 +9,11 @@ use keiro_control::{
 use keiro_planning::{PlanMode, Situation, paths_in_use, planner_input_snapshot};
 
 use crate::{
-    active::app_id,
     error_response::{internal, not_found},
     gateway::Gateway,
     reload::Reloaded,
-    site::SiteRole,
+    running_config::app_id,
+    site_plan::SiteRole,
 };
 
 type Answer = Result<Response, ErrorResponse>;
@@ -222,7 +222,7 @@ impl Gateway {
         match path {
             Some(path) => {
                 let index = self.path_index(path)?;
-                if let Some(path) = self.active.path_ids().id(index) {
+                if let Some(path) = self.running_config.path_ids().id(index) {
                     self.planning.operator_paths.insert(app, path);
                 }
             }

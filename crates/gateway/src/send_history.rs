@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded_and_spans_half_an_hour() {
+    fn send_history_is_bounded_and_spans_half_an_hour() {
         let samples = steady(1, 20_000);
         assert_eq!(samples.samples.len(), SAMPLES_MAX);
         let span = samples.samples[SAMPLES_MAX - 1].since(&samples.samples[0]);

@@ -35,7 +35,6 @@ use self::figures::{
     with_local_figures,
 };
 use crate::{
-    active::app_id,
     data::{
         command::Snapshot,
         figures::{AppFigures, TcpListenerFigures},
@@ -47,6 +46,7 @@ use crate::{
     gateway::Gateway,
     metrics::{self, Page},
     path_ids::PeerPath,
+    running_config::app_id,
     status::{aggregation_parameters, duplicate_key},
     workload::body_bytes,
 };
@@ -215,14 +215,14 @@ impl<'a> View<'a> {
     fn session(&self, peer: &str) -> Option<&SessionSnapshot> {
         self.snapshot
             .sessions
-            .get(&self.gateway.active.peer_id(peer)?)
+            .get(&self.gateway.running_config.peer_id(peer)?)
     }
 
     fn path(&self, index: PathIndex, peer: &Peer) -> Option<PathSnapshot> {
         let path = &self.gateway.config[index];
         let (name, peer_name) = (path.name.as_str(), peer.name.as_str());
         let session = self.session(peer_name)?;
-        let id = self.gateway.active.path_ids().id(index)?;
+        let id = self.gateway.running_config.path_ids().id(index)?;
         let live = session.paths.iter().find(|live| live.id == id)?;
         let to_peer = PeerPath::new(session.peer, id);
         let status = self.gateway.status.path(to_peer);
@@ -257,7 +257,7 @@ impl<'a> View<'a> {
             interface: path.local.interface().map(str::to_owned),
             problem: self
                 .gateway
-                .active
+                .running_config
                 .uplinks()
                 .problem(&path.local)
                 .map(|problem| problem.to_string()),
@@ -303,7 +303,7 @@ impl<'a> View<'a> {
 
     /// What this machine lacks for each path that it cannot use.
     fn path_problems(&self) -> Vec<String> {
-        let uplinks = self.gateway.active.uplinks();
+        let uplinks = self.gateway.running_config.uplinks();
         let paths = self.gateway.config.paths.iter();
         let uplink_paths = paths.filter(|path| !matches!(path.origin, PathOrigin::Further(_)));
         uplink_paths
@@ -316,7 +316,7 @@ impl<'a> View<'a> {
 
     /// The socket of a path; `None`: it is not open.
     fn socket(&self, path: &keiro_control::config::Path) -> Option<&PathSocketStats> {
-        let id = self.gateway.active.socket_of(&path.local)?;
+        let id = self.gateway.running_config.socket_of(&path.local)?;
         self.snapshot.sockets.get(&id)
     }
 
@@ -420,7 +420,7 @@ impl<'a> View<'a> {
             last_path: last_path.map(|path| config[path].name.to_string()),
             no_path: path.is_none().then(|| self.why_no_path(index)),
             spread: gateway
-                .active
+                .running_config
                 .is_spread(app_id(app))
                 .then(|| self.spread(live)),
             assigned_by: self.assigned_by(path, planned),
@@ -449,7 +449,7 @@ impl<'a> View<'a> {
 
     /// What has left by each path of an application that is spread.
     fn spread(&self, live: Option<&core::AppSnapshot>) -> Vec<SpreadPathSnapshot> {
-        let ids = self.gateway.active.path_ids();
+        let ids = self.gateway.running_config.path_ids();
         let sent = live.into_iter().flat_map(|live| &live.spread_bytes);
         sent.filter_map(|(id, bytes)| {
             Some(SpreadPathSnapshot {

@@ -6,10 +6,10 @@
 //! force.
 
 pub(crate) mod direct_sites;
-mod introductions;
-mod pushes;
-mod requests;
-mod seen;
+mod hub_site_view;
+mod introduction_limiter;
+mod join_request_limiter;
+mod registry_sync;
 
 use std::{
     fs,
@@ -26,8 +26,9 @@ use keiro_control::{
 use keiro_core::{AppId, Event, PeerId};
 
 use self::{
-    direct_sites::DirectSites, introductions::Introductions, pushes::Pushes, requests::Requests,
-    seen::SeenSites,
+    direct_sites::DirectSites, hub_site_view::HubSiteView,
+    introduction_limiter::IntroductionLimiter, join_request_limiter::JoinRequestLimiter,
+    registry_sync::RegistrySync,
 };
 use crate::uplinks::connected_networks;
 
@@ -43,19 +44,19 @@ pub(crate) struct Sites {
     /// What could not be applied for a reason that may pass; the next look tries again.
     retry: Option<NetworkState>,
     /// Requests of gateways that join.
-    pub(crate) requests: Requests,
+    pub(crate) requests: JoinRequestLimiter,
     /// Numbers this run of the gateway.
     incarnation: u64,
     /// Of the registry.
     revision: u64,
     /// Sites that are to be sent the registry.
-    pub(crate) pushes: Pushes,
+    pub(crate) registry_sync: RegistrySync,
     /// Of two hubs, which sites each has.
-    pub(crate) seen: SeenSites,
+    pub(crate) seen: HubSiteView,
     /// At a branch, sessions with other branches.
     pub(crate) direct: DirectSites,
     /// At a hub, what was done for such sessions.
-    pub(crate) introductions: Introductions,
+    pub(crate) introductions: IntroductionLimiter,
 }
 
 /// By which a changed file is noticed: a file that is replaced is another one.
@@ -82,13 +83,13 @@ impl Sites {
             read: None,
             rejected: None,
             retry: None,
-            requests: Requests::default(),
+            requests: JoinRequestLimiter::default(),
             incarnation: u64::try_from(since_1970.as_micros()).unwrap_or(u64::MAX),
             revision: 0,
-            pushes: Pushes::default(),
-            seen: SeenSites::default(),
+            registry_sync: RegistrySync::default(),
+            seen: HubSiteView::default(),
             direct: DirectSites::default(),
-            introductions: Introductions::default(),
+            introductions: IntroductionLimiter::default(),
         };
         let prepared = sites.prepare(sites.of_file.clone())?;
         sites.take(prepared);
@@ -273,11 +274,11 @@ impl Sites {
     pub(crate) fn on_event(&mut self, event: &Event) {
         match event {
             Event::PeerUp { peer } => {
-                self.pushes.on_up(*peer);
+                self.registry_sync.on_up(*peer);
                 self.seen.on_up(*peer);
             }
             Event::PeerDown { peer, .. } => {
-                self.pushes.on_down(*peer);
+                self.registry_sync.on_down(*peer);
                 self.seen.on_down(*peer);
             }
             _ => {}
@@ -286,7 +287,7 @@ impl Sites {
 
     /// A document for a peer has ended.
     pub(crate) fn on_sent(&mut self, peer: PeerId, is_delivered: bool) {
-        self.pushes.on_done(peer, is_delivered);
+        self.registry_sync.on_done(peer, is_delivered);
     }
 
     /// Which sites the other hub has. Whether `peer` is the other hub, and these may be sites.

@@ -32,7 +32,6 @@ use keiro_planning::{
 };
 
 use crate::{
-    active::{self, Active, Prepared},
     budgets::Budgets,
     control_server::ControlServer,
     core_config::{aggregation, scheduler},
@@ -46,7 +45,6 @@ use crate::{
     endpoints::HostNames,
     epoll_token as token,
     event_log::EventLog,
-    follow_uplinks::look,
     gateway::{ConfigFile, Counts, DataThreadLink, EventLoop, Gateway, PlanningState, Process},
     handshake_time::HandshakeTime,
     history::HistoryRecorder,
@@ -57,13 +55,15 @@ use crate::{
     random::random,
     recent_events::RecentEvents,
     replan_backoff::Backoff,
-    running_settings::RunningSettings,
-    site::Site,
+    restart_only_settings::RestartOnlySettings,
+    running_config::{self, Prepared, RunningConfig},
+    site_plan::SitePlanClient,
     sites::Sites,
     socket_files::SocketFiles,
     status::StatusTable,
     steering::Steering,
-    tenants::{OpenedDevices, Tenants},
+    tenants::{OpenedDevices, TenantDevices},
+    track_uplinks::look,
     trigger::Trigger,
     uplinks::{Network, NetworkWatch, UplinkRoutes, found_interfaces, withheld},
 };
@@ -90,9 +90,10 @@ impl Gateway {
         run_as: Option<&RunAs>,
     ) -> anyhow::Result<Self> {
         let mut first = FirstConfiguration::read(config_path, options, run_as)?;
-        let active = Active::default();
-        let prepared = active::prepare(&first.config, &active, first.environment.machine)?;
-        let tenants = Tenants::default();
+        let running_config = RunningConfig::default();
+        let prepared =
+            running_config::prepare(&first.config, &running_config, first.environment.machine)?;
+        let tenants = TenantDevices::default();
         let devices = tenants.prepare(&first.config)?;
 
         let mut socket_files = SocketFiles::default();
@@ -119,7 +120,7 @@ impl Gateway {
         let mut gateway = Self {
             config_file: ConfigFile::new(config_path, options, &first.config),
             process: Process::new(options.version, first.public_key),
-            active,
+            running_config,
             tenants,
             status: StatusTable::default(),
             planning: PlanningState::new(&first.config),
@@ -132,7 +133,7 @@ impl Gateway {
                 privileges,
             ),
             budgets,
-            site: Site::start(&first.config, Arc::clone(&wakers.store), privileges)?,
+            site: SitePlanClient::start(&first.config, Arc::clone(&wakers.store), privileges)?,
             host_names: first.environment.host_names,
             network,
             uplink_routes: UplinkRoutes::default(),
@@ -171,19 +172,19 @@ impl Gateway {
         prepared: Prepared,
         devices: OpenedDevices,
     ) -> anyhow::Result<()> {
-        self.active.follow_paths(&self.config);
+        self.running_config.assign_path_ids(&self.config);
         self.note_budgets()?;
         self.await_previous_plan()?;
         let preferences = self.preferences();
-        self.active
+        self.running_config
             .apply(&self.config, prepared, &preferences, &self.data)?;
-        self.follow_configuration();
+        self.reconcile_config();
         self.publish_missing_uplinks(&BTreeSet::new());
         self.tenants
-            .apply(&self.config, devices, &self.active, &self.data)?;
+            .apply(&self.config, devices, &self.running_config, &self.data)?;
         let problems = self.tenants.install(&self.config);
         anyhow::ensure!(problems.is_empty(), problems.join("\n"));
-        self.tenants.follow_exits(&self.config, &self.data)?;
+        self.tenants.update_exits(&self.config, &self.data)?;
         self.tenants.on_started();
         Ok(())
     }
@@ -212,7 +213,7 @@ impl ConfigFile {
             controller: options.controller,
             loaded: SystemTime::now(),
             rejected: None,
-            running: RunningSettings::new(config),
+            running: RestartOnlySettings::new(config),
         }
     }
 }

@@ -29,9 +29,9 @@ use keiro_core::{
 use keiro_model::aggregation::Parameters;
 
 use crate::{
-    active::{Active, Renamed},
-    answer_fault::AnswerFault,
+    path_down_cause::PathDownCause,
     path_ids::PeerPath,
+    running_config::{Renamed, RunningConfig},
     target_monitor,
 };
 
@@ -94,7 +94,7 @@ pub(crate) struct PathStatus {
     mtu_bytes: Option<u16>,
     moves: MoveReports,
     /// What its packets show; `None`: it is up, or it is too soon to say.
-    answer_fault: Option<AnswerFault>,
+    path_down_cause: Option<PathDownCause>,
 }
 
 /// How often it was reported lately that the peer has moved to another address. A peer can do so all the
@@ -174,7 +174,7 @@ impl StatusTable {
     }
 
     /// Follows a new configuration: `paths` lead to `peers`.
-    pub(crate) fn follow(
+    pub(crate) fn apply_config(
         &mut self,
         now: Instant,
         peers: &[String],
@@ -203,7 +203,7 @@ impl StatusTable {
                 why: "not answered yet".into(),
                 mtu_bytes: None,
                 moves: MoveReports::default(),
-                answer_fault: None,
+                path_down_cause: None,
             });
         }
     }
@@ -221,7 +221,7 @@ impl StatusTable {
     }
 
     /// Forgets a peer that was removed, so that it begins anew if it comes back. Its paths are
-    /// forgotten by [`follow`](Self::follow).
+    /// forgotten by [`apply_config`](Self::apply_config).
     pub(crate) fn forget_peer(&mut self, name: &str) {
         self.peers.remove(name);
     }
@@ -229,7 +229,7 @@ impl StatusTable {
     /// Handles an event of the core. `numbers` predicts for applications that move.
     pub(crate) fn on_event(
         &mut self,
-        active: &Active,
+        running_config: &RunningConfig,
         at: Instant,
         event: &core::Event,
         numbers: impl FnOnce(&AppMove<'_>) -> MoveNumbers,
@@ -239,24 +239,24 @@ impl StatusTable {
             | core::Event::PathDown { .. }
             | core::Event::PathMoved { .. }
             | core::Event::PathAbandoned { .. }
-            | core::Event::MtuChanged { .. } => self.on_path_event(active, at, event),
+            | core::Event::MtuChanged { .. } => self.on_path_event(running_config, at, event),
             core::Event::AggregationChanged { .. }
             | core::Event::AggregationPaused { .. }
-            | core::Event::AggregationResumed { .. } => aggregation_event(active, event),
+            | core::Event::AggregationResumed { .. } => aggregation_event(running_config, event),
             core::Event::AppMoved {
                 peer,
                 app,
                 from,
                 to,
                 reason,
-            } => active.app_name(*peer, *app).map(|app| {
+            } => running_config.app_name(*peer, *app).map(|app| {
                 let moved = AppMove {
                     app,
                     from: *from,
                     to: *to,
                 };
                 let numbers = numbers(&moved);
-                self.on_app_moved(active, &moved, *reason, numbers)
+                self.on_app_moved(running_config, &moved, *reason, numbers)
             }),
             core::Event::PeerUp { .. }
             | core::Event::PeerDown { .. }
@@ -267,7 +267,7 @@ impl StatusTable {
             | core::Event::DuplicateKey { .. }
             | core::Event::RefusedDuplicateKey { .. }
             | core::Event::AppMismatch { .. }
-            | core::Event::KeyChanged { .. } => self.on_peer_event(active, at, event),
+            | core::Event::KeyChanged { .. } => self.on_peer_event(running_config, at, event),
             // The data thread handles the first, the code for uplinks the second, that for tenants the others.
             core::Event::MessageDone { .. }
             | core::Event::PathsWanted { .. }
@@ -288,13 +288,15 @@ impl StatusTable {
 
     fn on_peer_event(
         &mut self,
-        active: &Active,
+        running_config: &RunningConfig,
         at: Instant,
         event: &core::Event,
     ) -> Option<EventKind> {
-        let name = |peer: PeerId| active.peer_name(peer).map(str::to_owned);
+        let name = |peer: PeerId| running_config.peer_name(peer).map(str::to_owned);
         match event {
-            core::Event::PeerUp { peer } => Some(self.on_peer_up(active, at, *peer, name(*peer)?)),
+            core::Event::PeerUp { peer } => {
+                Some(self.on_peer_up(running_config, at, *peer, name(*peer)?))
+            }
             core::Event::PeerDown {
                 peer,
                 closed_by_peer,
@@ -342,14 +344,14 @@ impl StatusTable {
                 seen_by,
             } => Some(EventKind::AppMismatch {
                 peer: name(*peer)?,
-                app: active.configured_name(*app).map(str::to_owned),
+                app: running_config.configured_name(*app).map(str::to_owned),
                 class: class_of(*class),
                 seen_by: match seen_by {
                     core::MismatchSeenBy::Us => Side::Us,
                     core::MismatchSeenBy::Peer => Side::Peer,
                 },
-                configured_peer: active.configured_peer(*app).map(str::to_owned),
-                configured_class: active.configured_class(*app).map(class_of),
+                configured_peer: running_config.configured_peer(*app).map(str::to_owned),
+                configured_class: running_config.configured_class(*app).map(class_of),
             }),
             core::Event::KeyChanged { peer } => Some(self.on_key_changed(name(*peer)?)),
             _ => None,
@@ -389,7 +391,7 @@ impl StatusTable {
 
     fn on_path_event(
         &mut self,
-        active: &Active,
+        running_config: &RunningConfig,
         at: Instant,
         event: &core::Event,
     ) -> Option<EventKind> {
@@ -400,7 +402,7 @@ impl StatusTable {
                 remote,
                 rtt,
             } => {
-                let on = path_ref(active, *peer, *path)?;
+                let on = path_ref(running_config, *peer, *path)?;
                 let why = format!("{remote} answered after {}", duration(*rtt));
                 self.on_path_change(at, PeerPath::new(*peer, *path), why);
                 Some(EventKind::PathUp {
@@ -410,7 +412,7 @@ impl StatusTable {
                 })
             }
             core::Event::PathDown { peer, path, reason } => {
-                let on = path_ref(active, *peer, *path)?;
+                let on = path_ref(running_config, *peer, *path)?;
                 Some(self.on_path_down(at, PeerPath::new(*peer, *path), on, *reason))
             }
             core::Event::PathMoved {
@@ -424,13 +426,13 @@ impl StatusTable {
                     return None;
                 }
                 Some(EventKind::RemoteChanged {
-                    on: path_ref(active, *peer, *path)?,
+                    on: path_ref(running_config, *peer, *path)?,
                     from: from.map_or_else(|| "unknown".into(), |from| from.to_string()),
                     to: to.to_string(),
                 })
             }
             core::Event::PathAbandoned { peer, path } => {
-                let on = path_ref(active, *peer, *path)?;
+                let on = path_ref(running_config, *peer, *path)?;
                 tracing::info!(
                     path = on.path,
                     peer = on.peer,
@@ -443,7 +445,7 @@ impl StatusTable {
                 None
             }
             core::Event::MtuChanged { peer, path, mtu } => {
-                let on = path_ref(active, *peer, *path)?;
+                let on = path_ref(running_config, *peer, *path)?;
                 self.on_mtu(PeerPath::new(*peer, *path), on, *mtu)
             }
             _ => None,
@@ -462,10 +464,16 @@ impl StatusTable {
         }
     }
 
-    fn on_peer_up(&mut self, active: &Active, at: Instant, id: PeerId, peer: String) -> EventKind {
+    fn on_peer_up(
+        &mut self,
+        running_config: &RunningConfig,
+        at: Instant,
+        id: PeerId,
+        peer: String,
+    ) -> EventKind {
         let mut paths = self.paths.iter();
         let path = paths.find(|(path, status)| path.peer == id && status.mtu_bytes.is_some());
-        let path = path.and_then(|(path, _)| active.path_ids().name(path.path));
+        let path = path.and_then(|(path, _)| running_config.path_ids().name(path.path));
         if let Some(status) = self.peers.get_mut(&peer) {
             status.up = true;
             status.since = at;
@@ -552,13 +560,13 @@ impl StatusTable {
     pub(crate) fn on_answer_fault(
         &mut self,
         path: PeerPath,
-        answer_fault: Option<AnswerFault>,
+        path_down_cause: Option<PathDownCause>,
     ) -> bool {
         let Some(status) = self.paths.get_mut(&path) else {
             return false;
         };
-        let before = std::mem::replace(&mut status.answer_fault, answer_fault);
-        answer_fault.is_some() && answer_fault != before
+        let before = std::mem::replace(&mut status.path_down_cause, path_down_cause);
+        path_down_cause.is_some() && path_down_cause != before
     }
 
     /// An event if it has lasted for a while, and then at doubling counts.
@@ -657,7 +665,7 @@ impl StatusTable {
 
     fn on_app_moved(
         &mut self,
-        active: &Active,
+        running_config: &RunningConfig,
         moved: &AppMove<'_>,
         reason: core::MoveReason,
         numbers: MoveNumbers,
@@ -674,7 +682,7 @@ impl StatusTable {
             },
         };
         *status.switches.entry(reason_name(reason)).or_default() += 1;
-        let name = |path: PathId| active.path_ids().name(path).map(str::to_owned);
+        let name = |path: PathId| running_config.path_ids().name(path).map(str::to_owned);
         let kind = EventKind::AppMoved {
             app: moved.app.to_owned(),
             from: moved.from.and_then(name),
@@ -690,21 +698,21 @@ impl StatusTable {
 }
 
 /// The names of a path to a peer, for an event; `None`: it is not configured any more.
-fn path_ref(active: &Active, peer: PeerId, path: PathId) -> Option<PathRef> {
+fn path_ref(running_config: &RunningConfig, peer: PeerId, path: PathId) -> Option<PathRef> {
     Some(PathRef {
-        path: active.path_ids().name(path)?.to_owned(),
-        peer: active.peer_name(peer)?.to_owned(),
+        path: running_config.path_ids().name(path)?.to_owned(),
+        peer: running_config.peer_name(peer)?.to_owned(),
     })
 }
 
-fn aggregation_event(active: &Active, event: &core::Event) -> Option<EventKind> {
+fn aggregation_event(running_config: &RunningConfig, event: &core::Event) -> Option<EventKind> {
     match event {
         core::Event::AggregationChanged {
             peer,
             path,
             decision,
         } => Some(EventKind::AggregationChanged {
-            on: path_ref(active, *peer, *path)?,
+            on: path_ref(running_config, *peer, *path)?,
             before: aggregation_parameters(decision.before),
             after: aggregation_parameters(decision.parameters),
             why: decision.cause.to_string(),
@@ -714,7 +722,7 @@ fn aggregation_event(active: &Active, event: &core::Event) -> Option<EventKind> 
             path,
             too_narrow,
         } => Some(EventKind::AggregationPaused {
-            on: path_ref(active, *peer, *path)?,
+            on: path_ref(running_config, *peer, *path)?,
             bandwidth_bits_per_second: too_narrow.bandwidth.as_bits_per_second(),
             needed_bits_per_second: too_narrow.needed().as_bits_per_second(),
             why: too_narrow.to_string(),
@@ -725,7 +733,7 @@ fn aggregation_event(active: &Active, event: &core::Event) -> Option<EventKind> 
             bandwidth,
             parameters,
         } => Some(EventKind::AggregationResumed {
-            on: path_ref(active, *peer, *path)?,
+            on: path_ref(running_config, *peer, *path)?,
             bandwidth_bits_per_second: bandwidth.as_bits_per_second(),
             after: aggregation_parameters(*parameters),
         }),

@@ -25,13 +25,13 @@ use keiro_planning::{
 use keiro_units::{Bandwidth, Probability};
 
 use crate::{
-    active::{Renamed, app_id},
+    damped_terms::DampedTerms,
     data::measure::DelayQuantiles,
     past_workloads::PastWorkloads,
     path_ids::{PathIds, PeerPath},
-    planned_terms::{PlannedTerms, changed},
+    planned_delay_terms::{PlannedDelayTerms, changed},
+    running_config::{Renamed, app_id},
     send_history::{SendHistory, Sent},
-    steady_terms::SteadyTerms,
     workload::body_bytes,
 };
 
@@ -42,7 +42,7 @@ pub(crate) struct Steering {
     /// What the paths carry at most, where that was measured or configured.
     capacities: BTreeMap<PeerPath, Bandwidth>,
     /// What the peers announce of them.
-    peer_terms: BTreeMap<PeerPath, SteadyTerms>,
+    peer_terms: BTreeMap<PeerPath, DampedTerms>,
     /// The last path of each application, here or before the restart. An application without a path
     /// counts as on it.
     preferred_paths: PreferredPaths<AppId, PathId>,
@@ -58,7 +58,7 @@ pub(crate) struct Steering {
     backup_paths: BackupPaths<AppIndex, PathIndex>,
     forecast_state: ForecastState,
     /// The path and delay terms of each application in the last plan.
-    planned_terms: PlannedTerms,
+    planned_delay_terms: PlannedDelayTerms,
     /// The window of measurements that is learnt from next.
     window: Option<WindowStart>,
     learnt_at: Option<Stopwatch>,
@@ -120,13 +120,13 @@ impl Steering {
     /// Takes the terms of a path that its peer announces.
     pub(crate) fn on_peer_terms(&mut self, now: Stopwatch, path: PeerPath, terms: PathTerms) {
         let known = self.peer_terms.entry(path);
-        let known = known.or_insert_with(|| SteadyTerms::new(now, terms));
+        let known = known.or_insert_with(|| DampedTerms::new(now, terms));
         known.on_terms(now, terms);
     }
 
     /// The terms of the peer to plan with; `None`: the path was not observed yet.
     pub(crate) fn peer_terms(&self, path: PeerPath) -> Option<PathTerms> {
-        self.peer_terms.get(&path).map(SteadyTerms::planned)
+        self.peer_terms.get(&path).map(DampedTerms::planned)
     }
 
     /// The hold-down state of a path to a peer; `None`: it is neither up nor expected to be soon.
@@ -234,14 +234,14 @@ impl Steering {
     }
 
     /// The path and the delay terms that the plan in force gives each application.
-    pub(crate) fn planned_terms(&self) -> &PlannedTerms {
-        &self.planned_terms
+    pub(crate) fn planned_delay_terms(&self) -> &PlannedDelayTerms {
+        &self.planned_delay_terms
     }
 
     /// Takes the terms of a new plan over. Returns the applications whose terms have changed.
-    pub(crate) fn set_planned_terms(&mut self, terms: PlannedTerms) -> Vec<AppId> {
-        let before = std::mem::replace(&mut self.planned_terms, terms);
-        changed(&before, &self.planned_terms)
+    pub(crate) fn set_planned_delay_terms(&mut self, terms: PlannedDelayTerms) -> Vec<AppId> {
+        let before = std::mem::replace(&mut self.planned_delay_terms, terms);
+        changed(&before, &self.planned_delay_terms)
     }
 
     /// What is known by name follows peers and applications that have another one.
@@ -251,7 +251,7 @@ impl Steering {
 
     /// Follows a new configuration, whose applications have these numbers and names: forgets what it does not have, and everything that is keyed by
     /// positions in the old one.
-    pub(crate) fn follow(
+    pub(crate) fn apply_config(
         &mut self,
         paths: &[PeerPath],
         (ids, apps): (&BTreeSet<AppId>, &[String]),
@@ -261,12 +261,12 @@ impl Steering {
         self.capacities.retain(|path, _| paths.contains(path));
         self.peer_terms.retain(|path, _| paths.contains(path));
         self.workloads.retain(|app, _| ids.contains(app));
-        self.past_workloads.follow(apps);
+        self.past_workloads.retain_apps(apps);
         self.preferred_paths
             .retain(|app, path| ids.contains(app) && path_ids.index(*path).is_some());
         self.sent.retain(|app, _| ids.contains(app));
         self.costlier_since.retain(|app, _| ids.contains(app));
-        self.planned_terms.retain(|app, _| ids.contains(app));
+        self.planned_delay_terms.retain(|app, _| ids.contains(app));
         self.backup_paths = BackupPaths::default();
         self.forecast_state = ForecastState::default();
         self.window = None;
@@ -598,7 +598,7 @@ delay = "2ms"
     }
 
     #[test]
-    fn a_start_teaches_nothing_and_what_follows_does() {
+    fn first_window_after_a_start_is_not_learnt_from() {
         let config = two_peers();
         let plan = present_plan(&config, |_| ());
         let mut steering = Steering::default();
@@ -621,7 +621,7 @@ delay = "2ms"
     }
 
     #[test]
-    fn a_window_across_a_change_teaches_nothing() {
+    fn window_across_a_path_change_is_not_learnt_from() {
         let config = two_peers();
         let plan = present_plan(&config, |_| ());
         let mut steering = Steering::default();

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_expires() {
+    fn verdict_on_a_target_expires() {
         let mut judged = Monitored::default();
         judged.sees(&measured(0.9), 60);
         assert_eq!(

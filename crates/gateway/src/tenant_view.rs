@@ -16,7 +16,7 @@ use keiro_control::{
     rounded::bytes,
 };
 use keiro_core::{self as core, AppId, PeerId, TenantId};
-use keiro_ip::{classes::BuiltInClass, flow::Part};
+use keiro_ip::{builtin_classes::BuiltInClass, flow::Part};
 use keiro_planning::apps_of_packets;
 use keiro_stats::TenantStats;
 use keiro_units::Probability;
@@ -25,7 +25,7 @@ use crate::{
     data::{
         command::DataThreadGone,
         split::app_of,
-        tunnels::{PrefixFault, PrefixMismatch, SortedFigures, TenantFigures},
+        tunnels::{ClassificationFigures, PrefixFault, PrefixMismatch, TenantFigures},
     },
     error_response::not_found,
     gateway::Gateway,
@@ -121,7 +121,7 @@ impl Gateway {
 
     /// The control protocol's event for a core event about a tenant.
     pub(crate) fn tenant_event(&self, event: &core::Event) -> Option<EventKind> {
-        let peer_of = |peer: &PeerId| self.active.peer_name(*peer).map(str::to_owned);
+        let peer_of = |peer: &PeerId| self.running_config.peer_name(*peer).map(str::to_owned);
         match event {
             core::Event::TenantUnknown { peer, tenant } => Some(EventKind::TenantUnknown {
                 peer: peer_of(peer)?,
@@ -148,7 +148,7 @@ impl Gateway {
                 Some(EventKind::UnitContradicted {
                     tenant: tenant.name.to_string(),
                     peer: peer_of(peer)?,
-                    path: self.active.path_ids().name(*path)?.to_owned(),
+                    path: self.running_config.path_ids().name(*path)?.to_owned(),
                     configured_bits_per_second: configured.as_bits_per_second(),
                     found_bits_per_second: found.as_bits_per_second(),
                 })
@@ -207,7 +207,7 @@ impl Gateway {
         let mut tenants = self.config.tenants.iter();
         let tenant = tenants.find(|found| found.id == tenant.0)?;
         let peer = match peer {
-            Some(peer) => Some(self.active.peer_name(peer)?.to_owned()),
+            Some(peer) => Some(self.running_config.peer_name(peer)?.to_owned()),
             None => None,
         };
         Some(EventKind::PrefixMismatch {
@@ -249,7 +249,7 @@ impl Gateway {
         let all: f64 = self.config.tenants.iter().map(|t| t.weight.get()).sum();
         let peers = tenant.peers.iter().map(|of| {
             let peer = self.config[of.peer].name.to_string();
-            let id = self.active.peer_id(&peer);
+            let id = self.running_config.peer_id(&peer);
             let live = id.and_then(|id| Some((id, figures?.peers.get(&id)?)));
             TenantPeerSnapshot {
                 app: self.config[of.app].name.to_string(),
@@ -302,7 +302,7 @@ impl Gateway {
         let drops = live.map(|(_, live)| live.drops).unwrap_or_default();
         let paths = live.into_iter().flat_map(|(_, live)| {
             live.paths.iter().filter_map(move |path| {
-                let name = self.active.path_ids().name(path.path)?;
+                let name = self.running_config.path_ids().name(path.path)?;
                 Some(on_path(name, path))
             })
         });
@@ -318,7 +318,7 @@ impl Gateway {
     }
 }
 
-fn classes_snapshot(figures: &SortedFigures) -> ClassesSnapshot {
+fn classes_snapshot(figures: &ClassificationFigures) -> ClassesSnapshot {
     let name = |class: BuiltInClass| class.name().to_owned();
     let counts = figures.counts.iter();
     let sorted = counts.map(|(class, by, count)| SortedSnapshot {
@@ -434,7 +434,7 @@ app = "ip-nara"
 "#;
 
     #[test]
-    fn a_peers_report_of_an_address_that_was_never_sent_to_it_is_not_believed() {
+    fn report_of_an_address_never_sent_to_the_peer_is_ignored() {
         let config = Config::parse(CONFIG, "f").expect("valid");
         let tenant = &config.tenants[0];
         let address = |text: &str| text.parse().expect("an address");

@@ -1,8 +1,8 @@
 //! Tenants' devices, addresses, routes and rules: opened, watched and removed here; the data thread
 //! gets the devices' queues.
 //!
-//! [`Tenants::prepare`] opens what can fail, [`Tenants::apply`] only sends commands, and
-//! [`Tenants::install`] installs addresses, routes and rules. What failed or was removed is retried
+//! [`TenantDevices::prepare`] opens what can fail, [`TenantDevices::apply`] only sends commands, and
+//! [`TenantDevices::install`] installs addresses, routes and rules. What failed or was removed is retried
 //! every second.
 
 mod device_health;
@@ -25,8 +25,8 @@ use keiro_control::{
 };
 use keiro_core::{AppConfig, DeliveryClass, TenantConfig, TenantId};
 use keiro_ip::{
-    classes::{DomainPattern, PATTERNS_MAX, PatternId, Sorting},
-    classify::Match,
+    builtin_classes::{DomainPattern, PATTERNS_MAX, PatternId, Sorting},
+    rules::Match,
 };
 use keiro_linux::{
     route::RouteSocket,
@@ -37,18 +37,18 @@ pub(crate) use self::device_health::DeviceHealth;
 pub(crate) use self::kernel::{block, cleanup};
 use self::{
     device_health::{ABSENT, DeviceEvents},
-    exit::ExitGround,
+    exit::DefaultRouteTracker,
     kernel::{Interfaces, Kernel},
     mapping::Mappings,
     split::SplitGround,
 };
 use crate::{
-    active::{Active, app_id},
     data::{
         command::{Command, DataHandle, DataThreadGone},
         split::app_of,
         tunnels::{ExitSetup, PeerSetup, TenantSetup},
     },
+    running_config::{RunningConfig, app_id},
 };
 
 /// How long to wait for a device that this gateway had until just now. Ours: the kernel takes some
@@ -57,7 +57,7 @@ const CLOSING_TIME: Duration = Duration::from_secs(2);
 
 /// What is in use.
 #[derive(Default)]
-pub(crate) struct Tenants {
+pub(crate) struct TenantDevices {
     /// By name.
     devices: BTreeMap<String, Device>,
     /// Names of those that were given up and may not be closed yet.
@@ -67,7 +67,7 @@ pub(crate) struct Tenants {
     /// Addresses, routes and rules.
     kernel: Kernel,
     mappings: Mappings,
-    exits: ExitGround,
+    exits: DefaultRouteTracker,
     split: SplitGround,
     /// Numbers of tenants whose exit is not reached.
     unreached: BTreeSet<u32>,
@@ -102,7 +102,7 @@ struct Lost {
 #[derive(Default)]
 pub(crate) struct OpenedDevices(BTreeMap<String, Tun>);
 
-impl Tenants {
+impl TenantDevices {
     /// Opens the devices that `config` needs and that are not there.
     ///
     /// # Errors
@@ -123,12 +123,12 @@ impl Tenants {
         Ok(opened)
     }
 
-    /// Applies `config` except addresses, routes and rules. `active` has its peers.
+    /// Applies `config` except addresses, routes and rules. `running_config` has its peers.
     pub(crate) fn apply(
         &mut self,
         config: &Config,
         mut opened: OpenedDevices,
-        active: &Active,
+        running_config: &RunningConfig,
         data: &DataHandle,
     ) -> Result<(), DataThreadGone> {
         for (name, tun) in mem::take(&mut opened.0) {
@@ -149,7 +149,7 @@ impl Tenants {
         }
         let mut wanted = BTreeMap::new();
         self.split.open(config, data)?;
-        self.exits.follow(config);
+        self.exits.update(config);
         for tenant in &config.tenants {
             let Some(device) = self.devices.get_mut(&tenant.device) else {
                 continue;
@@ -161,7 +161,7 @@ impl Tenants {
                     "tenant `{name}`: device_queues is in force when the device is made"
                 );
             }
-            let mut setup = setup(config, tenant, device.number, active);
+            let mut setup = setup(config, tenant, device.number, running_config);
             setup.exit = self.exit_of(tenant);
             setup.splits_tcp = self.splits_tcp(tenant);
             wanted.insert(setup.config.id, setup);
@@ -268,7 +268,7 @@ impl Tenants {
             if let Some(health) = self.health(tenant) {
                 events.extend(
                     self.reported
-                        .follow(tenant.name.as_str(), &tenant.device, &health),
+                        .update(tenant.name.as_str(), &tenant.device, &health),
                 );
             }
         }
@@ -325,17 +325,17 @@ impl Tenants {
             self.kernel.repair(config, &interfaces, &self.unreached);
         }
         // Rules have the index of a device.
-        let have_changed = self.exits.follow(config) || is_made_anew;
+        let have_changed = self.exits.update(config) || is_made_anew;
         let uplinks = self.exits.uplinks();
         self.mappings
             .repair(config, uplinks, &self.split, have_changed);
-        self.follow_exits(config, data)?;
+        self.update_exits(config, data)?;
         self.release_absent(data)
     }
 
     /// Applies what has changed of the machine's default routes and links, and of the rules of exits and of split TCP
     /// connections: packets are led to the Internet, and connections are split, when these are in place.
-    pub(crate) fn follow_exits(
+    pub(crate) fn update_exits(
         &mut self,
         config: &Config,
         data: &DataHandle,
@@ -540,14 +540,19 @@ fn give_queues(number: u64, mut tun: Tun, data: &DataHandle) -> Result<Tun, Data
     Ok(tun)
 }
 
-fn setup(config: &Config, tenant: &Tenant, device: u64, active: &Active) -> TenantSetup {
+fn setup(
+    config: &Config,
+    tenant: &Tenant,
+    device: u64,
+    running_config: &RunningConfig,
+) -> TenantSetup {
     let app_id = |app: AppIndex| app_id(&config[app]);
     let patterns = tenant.rules.iter().flat_map(|rule| &rule.domains);
     let patterns: BTreeSet<&DomainPattern> = patterns.collect();
     let patterns: Vec<DomainPattern> = patterns.into_iter().cloned().collect();
     let mut peers = BTreeMap::new();
     for of in &tenant.peers {
-        let Some(id) = active.peer_id(config[of.peer].name.as_str()) else {
+        let Some(id) = running_config.peer_id(config[of.peer].name.as_str()) else {
             continue;
         };
         let rules = tenant
@@ -569,7 +574,7 @@ fn setup(config: &Config, tenant: &Tenant, device: u64, active: &Active) -> Tena
                 .collect(),
             split_app: tenant
                 .splits_tcp()
-                .then(|| split_app(config, tenant, of.app, active)),
+                .then(|| split_app(config, tenant, of.app, running_config)),
         };
         peers.insert(id, peer);
     }
@@ -602,7 +607,12 @@ fn setup(config: &Config, tenant: &Tenant, device: u64, active: &Active) -> Tena
 
 /// Carries split connections: with the target of the application that carries other packets, over all paths or the one
 /// that it is pinned to.
-fn split_app(config: &Config, tenant: &Tenant, app: AppIndex, active: &Active) -> AppConfig {
+fn split_app(
+    config: &Config,
+    tenant: &Tenant,
+    app: AppIndex,
+    running_config: &RunningConfig,
+) -> AppConfig {
     let id = TenantId(tenant.id);
     let pinned = config[app].path;
     AppConfig {
@@ -611,7 +621,7 @@ fn split_app(config: &Config, tenant: &Tenant, app: AppIndex, active: &Active) -
         latency_target: config[app].latency_target,
         lifetime: None,
         paths: pinned
-            .and_then(|path| active.path_ids().id(path))
+            .and_then(|path| running_config.path_ids().id(path))
             .into_iter()
             .collect(),
         tenant: id,

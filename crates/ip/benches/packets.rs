@@ -10,13 +10,14 @@ use divan::{Bencher, counter::ItemsCount};
 use ipnet::IpNet;
 use keiro_ip::{
     Header, Ports, Version,
+    builtin_classes::{FlowClassifier, Sorting},
     checksum::Sum,
-    classes::{Sorter, Sorting},
-    classify::{Classifier, Match},
     flow::{FlowKey, FlowSeed},
-    hop, mss,
+    mss,
     offload::{Coalescer, Segments, VnetHeader},
     prefix::PrefixTable,
+    rules::{Classifier, Match},
+    ttl,
 };
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -161,7 +162,7 @@ fn hop_and_clamp(bencher: Bencher) {
     let header = Header::parse(&packet).expect("a packet");
     bencher.bench_local(|| {
         packet[8] = 64;
-        let _ = hop::decrement(black_box(&mut packet), Version::V4);
+        let _ = ttl::decrement(black_box(&mut packet), Version::V4);
         mss::clamp(&mut packet, &header, 1400)
     });
 }
@@ -186,7 +187,7 @@ fn classify(bencher: Bencher, rules: usize) {
 /// A packet of one of as many flows in turn, all known.
 #[divan::bench(args = [1, 64, 16_384])]
 fn sort(bencher: Bencher, flows: u16) {
-    let mut sorter = sorter();
+    let mut classifier = classifier();
     let packet = tcp(Version::V4, 0, SEGMENT_BYTES);
     let mut header = Header::parse(&packet).expect("a packet");
     let mut number = 0;
@@ -196,16 +197,16 @@ fn sort(bencher: Bencher, flows: u16) {
             source: 1024 + number,
             destination: 443,
         });
-        sorter.on_packet(Duration::from_secs(1), black_box(&header), &packet, 1)
+        classifier.on_packet(Duration::from_secs(1), black_box(&header), &packet, 1)
     });
 }
 
-fn sorter() -> Sorter {
+fn classifier() -> FlowClassifier {
     let sorting = Sorting {
         has_classes: true,
         ..Sorting::default()
     };
-    Sorter::new(FlowSeed::new(&[7; 16]), sorting)
+    FlowClassifier::new(FlowSeed::new(&[7; 16]), sorting)
 }
 
 /// A query and its answer, which is ordinary, or has as many aliases as fit into a packet, each a pointer to a name of 126
@@ -238,12 +239,12 @@ fn dns(bencher: Bencher, is_hostile: bool) {
     let (client, server) = ([10, 1, 2, 3], [192, 0, 2, 53]);
     let query = packet(client, server, [40_000, 53], &query);
     let answer = packet(server, client, [53, 40_000], &answer);
-    let mut sorter = sorter();
+    let mut classifier = classifier();
     let mut now = Duration::ZERO;
     bencher.counter(ItemsCount::new(2u8)).bench_local(|| {
         now += Duration::from_secs(1);
         for (header, packet) in [&query, &answer] {
-            sorter.on_packet(now, black_box(header), packet, 1);
+            classifier.on_packet(now, black_box(header), packet, 1);
         }
     });
 }

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn example_of_the_rfc() {
+    fn checksum_matches_the_example_of_rfc_1071() {
         // RFC 1071 §3.
         let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
         assert_eq!(Sum::default().bytes(&bytes).folded(), [0xdd, 0xf2]);

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_and_the_seed_change_the_number() {
+    fn flow_hash_depends_on_every_field_and_the_seed() {
         let seed = FlowSeed::new(&[1; 16]);
         let one = key(1, 2);
         let others = [

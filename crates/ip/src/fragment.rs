@@ -7,7 +7,7 @@ use crate::{
 
 /// Why a packet is not fragmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Uncut {
+pub enum NotFragmentable {
     /// Its sender forbids it, or it is IPv6: answer with [`crate::icmp::Reason::TooBig`].
     #[error("the packet must not be fragmented")]
     Forbidden,
@@ -33,18 +33,18 @@ pub fn fragment(
     header: &Header,
     mtu: u16,
     mut send: impl FnMut(&[u8]),
-) -> Result<(), Uncut> {
+) -> Result<(), NotFragmentable> {
     if packet.len() <= mtu.into() {
         send(packet);
         return Ok(());
     }
     if header.version() == Version::V6 || header.dont_fragment {
-        return Err(Uncut::Forbidden);
+        return Err(NotFragmentable::Forbidden);
     }
     let (first, payload) = packet.split_at(header.transport);
     let room = usize::from(mtu).saturating_sub(first.len()) & !7;
     if room == 0 {
-        return Err(Uncut::Mtu { mtu });
+        return Err(NotFragmentable::Mtu { mtu });
     }
     let flags = word(first, 6);
     let start = (flags & 0x1fff) << 3;
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use crate::packet::sample;
 
-    fn cut(packet: &[u8], mtu: u16) -> Result<Vec<Vec<u8>>, Uncut> {
+    fn cut(packet: &[u8], mtu: u16) -> Result<Vec<Vec<u8>>, NotFragmentable> {
         let mut all = Vec::new();
         let header = Header::parse(packet).unwrap();
         fragment(packet, &header, mtu, |part| all.push(part.to_vec()))?;
@@ -135,15 +135,15 @@ mod tests {
         let mut packet = may_be_cut(&[7; 1000], &[]);
         set_word(&mut packet, 6, 0x4000);
         set_v4_checksum(&mut packet[..20]);
-        assert_eq!(cut(&packet, 576), Err(Uncut::Forbidden));
+        assert_eq!(cut(&packet, 576), Err(NotFragmentable::Forbidden));
         assert_eq!(cut(&packet, 1028).unwrap(), [packet]);
         assert_eq!(
             cut(&sample::udp(Version::V6, &[7; 1000]), 576),
-            Err(Uncut::Forbidden)
+            Err(NotFragmentable::Forbidden)
         );
         assert_eq!(
             cut(&may_be_cut(&[7; 1000], &[]), 27),
-            Err(Uncut::Mtu { mtu: 27 })
+            Err(NotFragmentable::Mtu { mtu: 27 })
         );
     }
 
@@ -163,7 +163,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn fragments_join_to_the_packet_even_when_cut_twice(
+        fn fragments_of_fragments_reassemble_to_the_packet(
             payload in prop::collection::vec(any::<u8>(), 100..3000),
             first in 68u16..1000,
             second in 68u16..1000,

@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_not_be_answered_is_not_for_any_reason() {
+    fn packets_that_must_not_be_answered_never_are() {
         let reasons = [
             TOO_BIG,
             Reason::HopLimitExceeded,

@@ -5,18 +5,18 @@
 //! and routes; the callers have queues and rates.
 #![forbid(unsafe_code)]
 
+pub mod builtin_classes;
 pub mod checksum;
-pub mod classes;
-pub mod classify;
 pub mod ecn;
 pub mod flow;
 pub mod fragment;
-pub mod hop;
 pub mod icmp;
 pub mod mss;
 pub mod offload;
 mod packet;
 pub mod prefix;
+pub mod rules;
+pub mod ttl;
 mod version;
 
 pub use flow::FlowKey;

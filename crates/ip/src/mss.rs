@@ -163,7 +163,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_options_are_survived_with_a_right_checksum(
+        fn arbitrary_tcp_options_keep_a_valid_checksum(
             options in prop::collection::vec(any::<u8>(), 0..40),
             mtu in any::<u16>(),
         ) {

@@ -7,8 +7,8 @@
 mod coalesce;
 mod segment;
 
-pub use coalesce::{Coalescer, Full};
-pub use segment::{Segments, Uncuttable};
+pub use coalesce::{Coalescer, CoalescerFull};
+pub use segment::{NotSegmentable, Segments};
 
 use crate::packet::word;
 
@@ -19,14 +19,14 @@ pub const VNET_HEADER_BYTES: usize = 10;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VnetHeader {
     /// The transport checksum has to be finished: its field contains the sum of the pseudo header.
-    pub checksum: Option<Unfinished>,
+    pub checksum: Option<PartialChecksum>,
     /// The packet stands for several; `None` if it is one.
-    pub large: Option<Large>,
+    pub large: Option<GsoPacket>,
 }
 
 /// A checksum that is left to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unfinished {
+pub struct PartialChecksum {
     /// Offset of the first byte that it covers; it covers everything from there.
     pub start: u16,
     /// Offset of its two bytes, from `start`.
@@ -35,8 +35,8 @@ pub struct Unfinished {
 
 /// Several packets of one flow as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Large {
-    pub kind: LargeKind,
+pub struct GsoPacket {
+    pub kind: GsoKind,
     /// All headers together, in bytes: a hint that readers should not believe.
     pub header_bytes: u16,
     /// Payload of each packet except the last, in bytes.
@@ -45,7 +45,7 @@ pub struct Large {
 
 /// Protocols with large packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum LargeKind {
+pub enum GsoKind {
     Tcp4,
     Tcp6,
     /// UDP over IPv4 or IPv6: datagrams of one size, the last may be shorter. Linux 6.2 and later.
@@ -89,12 +89,12 @@ impl VnetHeader {
         let native = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
         let kind = match header[1] & !GSO_ECN {
             GSO_NONE => None,
-            GSO_TCP4 => Some(LargeKind::Tcp4),
-            GSO_TCP6 => Some(LargeKind::Tcp6),
-            GSO_UDP => Some(LargeKind::Udp),
+            GSO_TCP4 => Some(GsoKind::Tcp4),
+            GSO_TCP6 => Some(GsoKind::Tcp6),
+            GSO_UDP => Some(GsoKind::Udp),
             kind => return Err(BadVnetHeader::Kind { kind }),
         };
-        let large = kind.map(|kind| Large {
+        let large = kind.map(|kind| GsoPacket {
             kind,
             header_bytes: native(2),
             segment_bytes: native(4),
@@ -102,7 +102,7 @@ impl VnetHeader {
         if large.is_some_and(|large| large.segment_bytes == 0) {
             return Err(BadVnetHeader::SegmentBytes);
         }
-        let checksum = (header[0] & NEEDS_CHECKSUM != 0).then(|| Unfinished {
+        let checksum = (header[0] & NEEDS_CHECKSUM != 0).then(|| PartialChecksum {
             start: native(6),
             offset: native(8),
         });
@@ -121,9 +121,9 @@ impl VnetHeader {
             set(2, large.header_bytes);
             set(4, large.segment_bytes);
             header[1] = match large.kind {
-                LargeKind::Tcp4 => GSO_TCP4,
-                LargeKind::Tcp6 => GSO_TCP6,
-                LargeKind::Udp => GSO_UDP,
+                GsoKind::Tcp4 => GSO_TCP4,
+                GsoKind::Tcp6 => GSO_TCP6,
+                GsoKind::Udp => GSO_UDP,
             };
         }
         header[0] = self.checksum.map_or(0, |_| NEEDS_CHECKSUM);

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn certain_and_impossible_events_are_just_that() {
+    fn probabilities_zero_and_one_are_exact() {
         let config = LinkConfig {
             loss: Loss::Bernoulli(Probability::ONE),
             duplicate: Probability::ONE,

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_right_key_gets_through() {
+    fn tcp_md5_key_must_match() {
         let long = Duration::from_secs(10);
         assert_eq!(passes(None, None, long), Some(true));
         if passes(Some("secret"), Some("secret"), long) == Some(true) {

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hashes_are_those_of_the_kernel() {
+    fn jhash_matches_the_kernel() {
         // Marks that a rule of Linux 6.18 has set with this seed.
         for (port, mark) in PORTS_AND_MARKS {
             let address = "2001:db8:1::1".parse().unwrap();

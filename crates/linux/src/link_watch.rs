@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_has_changed_at_first() {
+    fn link_watch_reports_no_initial_change() {
         let mut watch = LinkWatch::open().unwrap();
         assert!(watch.changed().is_ok());
     }

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lock_is_held_until_it_is_dropped_and_names_are_apart() {
+    fn namespace_locks_are_per_name_and_held_until_dropped() {
         let name = format!("keiro-test-{}", std::process::id());
         let other = format!("{name}-other");
         let held = NamespaceLock::take(&name).unwrap().expect("it is free");

@@ -495,7 +495,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn written_values_parse_to_the_same() {
+    fn encoded_values_round_trip() {
         let mut batch = Batch::default();
         batch.begin(24, REQUEST, 7);
         batch.raw(&[1, 2, 3, 4]);

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn priorities_are_those_of_the_kernel() {
+    fn fifo_priorities_match_the_kernel() {
         assert!(FifoPriority::new(0).is_none() && FifoPriority::new(100).is_none());
         assert!(FifoPriority::new(1).is_some() && FifoPriority::new(99).is_some());
     }

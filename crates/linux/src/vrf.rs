@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn written_values_parse_to_the_same() {
+    fn encoded_values_round_trip() {
         let epe = vrf("epe-a", 7600);
         let found = read_back(|batch| epe.write(batch)).unwrap();
         let expected = Device {
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn obstacles_are_named() {
+    fn conflicting_vrf_device_is_named() {
         let there = read_back(|batch| vrf("red", 7600).write(batch)).unwrap();
         let wanted = vrf("epe-a", 7600);
         let error = VrfError::InTheWay { there, wanted }.to_string();

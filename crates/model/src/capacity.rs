@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn two_copies_are_a_train_too() {
+    fn two_copies_count_as_a_packet_train() {
         let trains = clean(50.0, 2, 60, Duration::from_micros(5), 3);
         assert_near(&trains, 50.0, 0.02);
     }
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_stamps_do_no_harm() {
+    fn absurd_timestamps_are_harmless() {
         let mut rng = ChaCha12Rng::seed_from_u64(7);
         for _ in 0..200 {
             let trains: Vec<Train> = (0..12)

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn ways_of_unequal_length_move_it_by_half_their_difference() {
+    fn asymmetric_delay_shifts_the_offset_by_half() {
         let mut offset = ClockOffset::default();
         offset.on_exchange(exchange(0, 5 * MS, 15 * MS));
         assert_eq!(offset.to_ours(LEAD + 100 * MS), Some(105 * MS));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn contradicting_stamps_are_not_taken() {
+    fn contradictory_timestamps_are_ignored() {
         let mut offset = ClockOffset::default();
         let good = exchange(100 * MS, 5 * MS, 5 * MS);
         for odd in [
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_became_longer_does_not_count_for_a_minute() {
+    fn lengthened_path_is_ignored_for_a_minute() {
         let second = 1000 * MS;
         let mut offset = ClockOffset::default();
         offset.on_exchange(exchange(0, 5 * MS, 5 * MS));

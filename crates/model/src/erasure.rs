@@ -166,7 +166,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_field_is_one() {
+    fn gf_256_satisfies_the_field_axioms() {
         for a in 1..=255 {
             assert_eq!(product(a, inverse(a)), 1, "{a}");
             assert_eq!(product(a, 1), a);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn any_k_of_a_group_give_all_of_it() {
+    fn any_k_of_a_group_recover_all_of_it() {
         for (k, r) in [(1, 1), (2, 2), (3, 2), (4, 2), (4, 4), (5, 3)] {
             let data: Vec<Vec<u8>> = (0..k)
                 .map(|i| (0..7 + i).map(|t| (i * 31 + t * 7 + 1) as u8).collect())
@@ -233,7 +233,7 @@ mod tests {
         }
 
         #[test]
-        fn nonsense_is_no_group(
+        fn invalid_groups_are_refused(
             data in proptest::collection::vec(any::<Option<Vec<u8>>>(), 0..40),
             parity in proptest::collection::vec((0usize..80, any::<Vec<u8>>()), 0..40),
         ) {

@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn workload_history_is_bounded() {
         assert_eq!(blocks(2_000_000, 1, 1e-7), 0);
         assert_eq!(blocks(1, 1_000_000, 0.0), 0);
         for (size, pause) in [(1, 1.0), (1, 0.001), (1, 60.0), (100, 5.0), (500, 30.0)] {

@@ -42,9 +42,9 @@ pub enum Delay {
     Overloaded,
 }
 
-/// What a delay was computed from.
+/// The terms of eq. 3 for one application on one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Terms {
+pub struct DelayTerms {
     /// T: propagation delay, one way.
     pub propagation: Duration,
     /// L: mean message length.
@@ -61,7 +61,7 @@ pub struct Terms {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Prediction {
     /// What it was computed from.
-    pub terms: Terms,
+    pub terms: DelayTerms,
     /// H: the predicted delay.
     pub delay: Delay,
     /// F: the delay wanted, without tolerance.
@@ -92,7 +92,7 @@ pub struct Tolerance(u32);
 /// Equation 3 leaves the application's own rate out of Q, so it gives a number for queues that
 /// grow without end: an application of 200 Mbit/s alone on 100 Mbit/s, say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Saturation {
+pub enum OverloadPolicy {
     /// As printed: a number as long as Q < W.
     AsPrinted,
     /// [`Delay::Overloaded`] as soon as the whole load reaches W. Ours; no queue is stable there.
@@ -104,7 +104,7 @@ pub enum Saturation {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Equation3 {
     /// What to answer where the load reaches the bandwidth.
-    pub saturation: Saturation,
+    pub saturation: OverloadPolicy,
 }
 
 /// Equation 1: the delay of an application alone on a path, H = T + L/W.
@@ -127,7 +127,7 @@ pub fn competing_rate(apps: &[AppSpec], members: &[usize], app: usize) -> Bandwi
 /// Equation 3 as printed: the delay of an application beside others that use `others`.
 pub fn shared(path: &PathSpec, app: &AppSpec, others: Bandwidth) -> Prediction {
     Equation3 {
-        saturation: Saturation::AsPrinted,
+        saturation: OverloadPolicy::AsPrinted,
     }
     .predict(path, app, others)
 }
@@ -142,7 +142,7 @@ impl AppSpec {
 impl Equation3 {
     /// Predicts for `app` on `path` beside others that use `others` on average.
     pub fn predict(&self, path: &PathSpec, app: &AppSpec, others: Bandwidth) -> Prediction {
-        let terms = Terms {
+        let terms = DelayTerms {
             propagation: path.delay,
             length: app.length,
             bandwidth: path.bandwidth,
@@ -156,10 +156,10 @@ impl Equation3 {
         }
     }
 
-    fn delay(&self, terms: &Terms) -> Delay {
+    fn delay(&self, terms: &DelayTerms) -> Delay {
         let saturated = match self.saturation {
-            Saturation::AsPrinted => terms.others >= terms.bandwidth,
-            Saturation::Refused => terms.is_saturated(),
+            OverloadPolicy::AsPrinted => terms.others >= terms.bandwidth,
+            OverloadPolicy::Refused => terms.is_saturated(),
         };
         if saturated {
             return Delay::Overloaded;
@@ -181,8 +181,8 @@ impl Equation3 {
         };
         let others_max = path.bandwidth.checked_sub(needed)?;
         match self.saturation {
-            Saturation::AsPrinted => Some(others_max),
-            Saturation::Refused => {
+            OverloadPolicy::AsPrinted => Some(others_max),
+            OverloadPolicy::Refused => {
                 let one = Bandwidth::from_bits_per_second(1);
                 let stable = path.bandwidth.checked_sub(one)?.checked_sub(app.rate())?;
                 Some(others_max.min(stable))
@@ -191,7 +191,7 @@ impl Equation3 {
     }
 }
 
-impl Terms {
+impl DelayTerms {
     /// W − Q, at least zero.
     pub const fn available(&self) -> Bandwidth {
         self.bandwidth.saturating_sub(self.others)

@@ -10,8 +10,8 @@ use keiro_control::{
 use keiro_planner::{
     delay::{Delay, PathSpec},
     queueing::{
-        self, DelayDistribution, Forecast, Gateway, NoForecast, Offered, Repair, Residual,
-        Resolution, SharedLine, Statistic, Traffic, TrafficWindow, WireFormat,
+        self, DelayDistribution, Forecast, Gateway, LossRecoveryDelay, NoForecast, Offered,
+        Residual, Resolution, SharedLine, Statistic, Traffic, TrafficWindow, WireFormat,
     },
 };
 use keiro_units::{Bandwidth, ByteCount};
@@ -184,7 +184,7 @@ pub struct Line<'a> {
     pub index: PathIndex,
     /// Without the cost of losses.
     pub path: PathSpec,
-    pub repair: Repair,
+    pub repair: LossRecoveryDelay,
     /// Message outcomes that return over it per second, and are acknowledged.
     pub outcomes: f64,
     /// Other gateways on it; `None`: there are none.

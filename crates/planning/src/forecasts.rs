@@ -9,7 +9,7 @@ use std::{
 
 use keiro_planner::{
     delay::{AppSpec, Prediction},
-    plan::{ReviewScore, competing_rates},
+    plan::{ModelScore, competing_rates},
     queueing::{Resolution, Statistic},
 };
 use keiro_units::Bandwidth;
@@ -43,7 +43,7 @@ pub(crate) struct Forecasts<'a> {
 struct KnownSet {
     forecasts: Vec<DelayForecast>,
     /// As [`Forecasts::scores`], for the targets as they are.
-    scores: Option<Rc<[(ReviewScore, bool)]>>,
+    scores: Option<Rc<[(ModelScore, bool)]>>,
 }
 
 /// Applications that share a path, as they are scored.
@@ -69,7 +69,7 @@ pub(crate) struct Violations {
     pub(crate) unmet_at_p99: BTreeSet<usize>,
     /// Those of `unmet_at_p99` whose 99th percentile is not known.
     pub(crate) unknown_p99: BTreeSet<usize>,
-    pub(crate) all: ReviewScore,
+    pub(crate) all: ModelScore,
 }
 
 /// The 99th percentile of an application with a latency target, on a path.
@@ -149,7 +149,7 @@ impl<'a> Forecasts<'a> {
         members: &[usize],
         resolution: Resolution,
         tighter: f64,
-    ) -> Rc<[(ReviewScore, bool)]> {
+    ) -> Rc<[(ModelScore, bool)]> {
         let problem = self.problem;
         let known = self.of(path, members, resolution);
         let is_kept = tighter == 1.0;
@@ -176,11 +176,11 @@ impl<'a> Forecasts<'a> {
         members: &[usize],
         resolution: Resolution,
         tighter: f64,
-    ) -> ReviewScore {
+    ) -> ModelScore {
         let all = self.scores(path, members, resolution, tighter);
         all.iter()
             .map(|(score, _)| *score)
-            .fold(ReviewScore::default(), ReviewScore::saturating_add)
+            .fold(ModelScore::default(), ModelScore::saturating_add)
     }
 
     /// The mean delays in seconds of `members` on `path` as they count for their targets: a target
@@ -193,13 +193,13 @@ impl<'a> Forecasts<'a> {
     ) -> Vec<f64> {
         let resolution = self.resolution(members.len(), forecast_resolution);
         let all = self.scores(path, members, resolution, 1.0);
-        let delay = |(app, (score, _)): (&usize, &(ReviewScore, bool))| {
+        let delay = |(app, (score, _)): (&usize, &(ModelScore, bool))| {
             let limit = self.problem.limit_seconds(*app);
             match *score {
-                ReviewScore {
+                ModelScore {
                     overloaded: 1.., ..
                 } => f64::INFINITY,
-                ReviewScore { unmet: 1.., .. } => limit + score.lateness.as_secs_f64(),
+                ModelScore { unmet: 1.., .. } => limit + score.lateness.as_secs_f64(),
                 _ => score.delay.as_secs_f64().min(limit),
             }
         };
@@ -271,7 +271,7 @@ impl<'a> OnPath<'a> {
     }
 
     /// The score of one of the members, and whether it is unmet at the 99th percentile only because that is not known.
-    fn score(&self, position: usize, forecast: &DelayForecast) -> (ReviewScore, bool) {
+    fn score(&self, position: usize, forecast: &DelayForecast) -> (ModelScore, bool) {
         let problem = self.problem;
         let app = self.members[position];
         let spec = &problem.app_specs[app];
@@ -311,7 +311,7 @@ impl<'a> OnPath<'a> {
         let is_unmet = expected.met == Some(false) || expected.overloaded;
         let mean = expected.predicted.unwrap_or(prediction.delay);
         let is_unmet_at_p99 = !is_unmet && latency_target.is_some() && tail.is_unmet();
-        let score = ReviewScore {
+        let score = ModelScore {
             unmet: usize::from(is_unmet),
             overloaded: usize::from(expected.overloaded),
             unmet_at_p99: usize::from(is_unmet_at_p99),

@@ -11,7 +11,7 @@
 //! - [`forecast`], [`forecasts`]: the queueing model's delays for the scheduler in use.
 //! - [`refine`], [`search`], [`improve`]: corrects the planner's answer where the forecast finds a
 //!   target unmet.
-//! - [`economy`]: takes applications back from paths that cost more than they need.
+//! - [`cost_reduction`]: takes applications back from paths that cost more than they need.
 //! - [`solve`]: puts these together into a [`plan`].
 //! - [`snapshot`]: a plan in the types of the control protocol.
 //! - [`exchange`]: what is planned with in the types of the control protocol, for other processes.
@@ -22,7 +22,7 @@
 
 mod arrange;
 mod config;
-mod economy;
+mod cost_reduction;
 mod exchange;
 mod expected_delay;
 pub mod forecast;

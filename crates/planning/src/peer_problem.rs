@@ -8,11 +8,11 @@ use keiro_control::{
 };
 use keiro_model::path_terms::Price;
 use keiro_planner::{
-    delay::{AppSpec, Equation3, PathSpec, Prediction, Saturation, Terms, Tolerance},
-    plan::{self, OnWire, Problem},
-    queueing::{OtherGateway, Repair, SharedLine, WireFormat},
+    delay::{AppSpec, DelayTerms, Equation3, OverloadPolicy, PathSpec, Prediction, Tolerance},
+    plan::{self, Problem, WireLoadProblem},
+    queueing::{LossRecoveryDelay, OtherGateway, SharedLine, WireFormat},
     steer::{
-        PathChoice, PathSample, Thrift, cheapest_paths, eligible_paths, path_queue, path_spec,
+        CostRule, PathChoice, PathSample, cheapest_paths, eligible_paths, path_queue, path_spec,
         probation_paths, tolerable_paths,
     },
 };
@@ -49,10 +49,10 @@ pub(crate) struct PeerProblem {
     /// Messages as the applications know them.
     pub(crate) app_specs: Vec<AppSpec>,
     /// Paths and messages in wire sizes, which is what is planned with.
-    pub(crate) wire: OnWire,
+    pub(crate) wire: WireLoadProblem,
     pub(crate) senders: Vec<Sender>,
     /// Paths without the cost of losses, and their repair.
-    queues: Vec<(PathSpec, Repair)>,
+    queues: Vec<(PathSpec, LossRecoveryDelay)>,
     /// Other gateways on them; `None`: there are none.
     lines: Vec<Option<SharedLine>>,
     /// What these send on average, by path: their messages, and the same on the wire.
@@ -137,7 +137,7 @@ impl PeerProblem {
             paths: Vec::new(),
             apps: Vec::new(),
             app_specs: Vec::new(),
-            wire: OnWire::new(&[], &[], &[]),
+            wire: WireLoadProblem::new(&[], &[], &[]),
             senders: Vec::new(),
             queues: Vec::new(),
             outcomes: Vec::new(),
@@ -194,7 +194,7 @@ impl PeerProblem {
         let samples: Vec<PathSample> = up.iter().filter_map(of_line).collect();
         let repairs = samples.iter().map(|sample| path_queue(sample).1);
         let queue = worst(path, samples.iter().map(|sample| path_queue(sample).0));
-        let repair = repairs.fold(Repair::NONE, |worst, repair| Repair {
+        let repair = repairs.fold(LossRecoveryDelay::NONE, |worst, repair| LossRecoveryDelay {
             loss: match repair.loss > worst.loss {
                 true => repair.loss,
                 false => worst.loss,
@@ -218,14 +218,14 @@ impl PeerProblem {
     }
 
     /// Paths and applications as they are on the wire.
-    fn on_wire(&self) -> OnWire {
+    fn on_wire(&self) -> WireLoadProblem {
         let format = |(path, spec): (usize, &PathSpec)| {
             wire_format(spec.bandwidth, self.outcomes_over(path))
         };
         let formats: Vec<WireFormat> = self.whole_specs.iter().enumerate().map(format).collect();
         let on_wire = self.others.iter().map(|[_, on_wire]| *on_wire);
         let path_specs = left_of(&self.whole_specs, on_wire);
-        OnWire::new(&path_specs, &self.app_specs, &formats)
+        WireLoadProblem::new(&path_specs, &self.app_specs, &formats)
     }
 
     fn add_app(&mut self, index: AppIndex, config: &PlannerConfig, input: &PlannerInput) {
@@ -322,11 +322,11 @@ impl PeerProblem {
         };
         let tolerable = self.tolerable(choice, index, app, input);
         let affordable = tolerable.allowed.clone();
-        let thrift = Thrift {
+        let cost_rule = CostRule {
             has_target: app.latency_target.is_some(),
             at: now,
         };
-        let PathChoice { allowed, fallback } = cheapest_paths(tolerable, thrift, price);
+        let PathChoice { allowed, fallback } = cheapest_paths(tolerable, cost_rule, price);
         let least = allowed.iter().map(|path| price(*path)).min();
         let is_costly = |path| least.is_some_and(|least| price(path) > least);
         let row = |paths: &BTreeSet<PathIndex>| -> Vec<bool> {
@@ -391,7 +391,7 @@ impl PeerProblem {
     }
 
     /// What the delays of all applications that are on a path are made of there, by eq. 3.
-    pub(crate) fn current_terms(&self) -> BTreeMap<AppIndex, (PathIndex, Terms)> {
+    pub(crate) fn current_delay_terms(&self) -> BTreeMap<AppIndex, (PathIndex, DelayTerms)> {
         let predictions = self.evaluate(&self.current_assignment()).predictions;
         let terms = |((app, at), prediction): ((&AppIndex, &Option<usize>), Prediction)| {
             Some((*app, (self.paths[(*at)?], prediction.terms)))
@@ -435,7 +435,7 @@ impl PeerProblem {
     /// With the whole line in the terms: other gateways' messages are part of Q, not taken off W.
     /// Delays are the same.
     pub(crate) fn with_others(&self, path: usize, prediction: Prediction) -> Prediction {
-        let terms = Terms {
+        let terms = DelayTerms {
             bandwidth: self.whole_specs[path].bandwidth,
             others: prediction.terms.others.saturating_add(self.others_on(path)),
             ..prediction.terms
@@ -567,7 +567,7 @@ fn serving(app: &App, reachable: &[bool], terms: &[PathTerms]) -> Vec<bool> {
 }
 
 pub(crate) const EQUATION: Equation3 = Equation3 {
-    saturation: Saturation::Refused,
+    saturation: OverloadPolicy::Refused,
 };
 
 /// A path's line, which other gateways may use, with what this gateway sends to other peers over the uplink.

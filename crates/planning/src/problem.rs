@@ -8,7 +8,7 @@ use std::{cell::OnceCell, collections::BTreeMap, time::Duration};
 
 use keiro_control::config::{AppIndex, PathIndex, PeerIndex};
 use keiro_planner::{
-    delay::{Prediction, Terms},
+    delay::{DelayTerms, Prediction},
     steer::PlanMode,
 };
 
@@ -165,11 +165,11 @@ impl<'a> PlanningProblem<'a> {
     }
 
     /// What the delays of all applications that are on a path are made of there, by eq. 3.
-    pub fn current_terms(&self) -> BTreeMap<AppIndex, (PathIndex, Terms)> {
+    pub fn current_delay_terms(&self) -> BTreeMap<AppIndex, (PathIndex, DelayTerms)> {
         let loads = self.loads(&self.input.now);
         let mut terms = BTreeMap::new();
         for peer in self.apps.keys() {
-            terms.extend(self.to_peer(*peer, &loads).current_terms());
+            terms.extend(self.to_peer(*peer, &loads).current_delay_terms());
         }
         terms
     }

@@ -3,7 +3,7 @@
 //! The planner uses eq. 3 on wire sizes, which knows loads but neither queues nor deadlines. Where
 //! the forecast finds a target unmet in its answer, a [`search`](crate::search) by estimates looks
 //! for an assignment that leaves fewer unmet, at any number of applications. What few applications
-//! still miss, and what is missed at the 99th percentile only, [`keiro_planner::plan::Review`]
+//! still miss, and what is missed at the 99th percentile only, [`keiro_planner::plan::ModelSearch`]
 //! works on by coarse forecasts. A result is adopted if finer forecasts confirm it.
 //!
 //! A target that is met on average but not at the 99th percentile ranks after all that are missed
@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use keiro_control::config::Scheduler;
 use keiro_planner::{
     delay::AppSpec,
-    plan::{Review, ReviewScore},
+    plan::{ModelScore, ModelSearch},
     queueing::{Resolution, Spread},
     steer::PlanMode,
 };
@@ -155,7 +155,7 @@ impl PeerProblem {
 
     /// Whether what is left unmet is worth asking for forecasts of many sets of applications: all of
     /// it where there are few applications, else what is missed at the 99th percentile only.
-    fn is_reviewed(&self, plan_mode: PlanMode, left: &ReviewScore) -> bool {
+    fn is_reviewed(&self, plan_mode: PlanMode, left: &ModelScore) -> bool {
         let is_tail_only = left.unmet == 0 && plan_mode == PlanMode::Revise;
         !left.all_met() && (self.apps.len() <= REVIEWED_APPS_MAX || is_tail_only)
     }
@@ -211,10 +211,10 @@ impl PeerProblem {
         let tries = if least.unmet > 0 { TRIES } else { 1 };
         let (mut latency_targets, mut tries) = (1.0, 0..tries);
         while !least.all_met() && tries.next().is_some() {
-            let mut review = Review::new(&may, work_max, |path, members| {
+            let mut model_search = ModelSearch::new(&may, work_max, |path, members| {
                 forecasts.score(path, members, Resolution::COARSE, latency_targets)
             });
-            let Some(repaired) = review.improve(&starts, &preferred) else {
+            let Some(repaired) = model_search.improve(&starts, &preferred) else {
                 latency_targets *= WIDER;
                 continue;
             };

@@ -132,10 +132,10 @@ impl PeerProblem {
             assignment = self.with_lower_delays(&assignment, plan_mode);
         }
         let refined = self.refined(assignment.clone(), plan_mode, forecasts, resolution);
-        let economical = self.economical(refined.assignment, plan_mode, forecasts, resolution);
+        let cost_reduced = self.cost_reduced(refined.assignment, plan_mode, forecasts, resolution);
         SearchResult {
-            optimal: optimal && economical == assignment,
-            assignment: economical,
+            optimal: optimal && cost_reduced == assignment,
+            assignment: cost_reduced,
             ..refined
         }
     }

@@ -172,7 +172,7 @@ fn a_pin_is_kept_and_counts_as_load() {
 }
 
 #[test]
-fn what_is_down_is_not_planned_with() {
+fn down_paths_are_not_planned_with() {
     let config = paper("", "path = \"path2\"");
     let mut input = both_up();
     input.up.remove(&(PathIndex(1), PeerIndex(0)));
@@ -367,7 +367,7 @@ fn among_bursts_nothing_is_forecast() {
 }
 
 #[test]
-fn what_is_supposed_changes_the_answer_and_nothing_else() {
+fn what_if_changes_only_the_answer() {
     let config = paper("planner = \"frugal\"\ntolerance = \"2%\"", "");
     let input = placed([0, 0, 1, 0, 1]);
     let suppose = |texts: &[&str]| {
@@ -404,7 +404,7 @@ fn a_lost_path_takes_the_further_ones_over_its_uplink_along() {
 }
 
 #[test]
-fn what_makes_no_sense_is_not_supposed() {
+fn invalid_suppositions_are_refused() {
     let config = paper("", "");
     let input = both_up();
     let refused = |change: WhatIf| {
@@ -445,7 +445,7 @@ fn what_makes_no_sense_is_not_supposed() {
 }
 
 #[test]
-fn losses_cost_everybody_what_they_cost_their_own_messages() {
+fn loss_costs_each_application_by_its_own_messages() {
     let mut config = paper("scheduler = \"fifo\"", "");
     config.apps[2].class = Class::Datagram;
     config.apps[4].length = Some(ByteCount::new(1000));
@@ -497,7 +497,7 @@ fn what_is_added_is_named_after_what_it_is_like() {
 }
 
 #[test]
-fn what_is_so_already_is_reported_and_one_thing_is_supposed_once() {
+fn suppositions_that_hold_already_or_twice_are_reported() {
     let config = paper("", "");
     let mut input = placed([0, 0, 1, 0, 1]);
     let sample = PathSample {

@@ -49,7 +49,7 @@ fn better(better: &Path, worse: &Path) {
 }
 
 #[test]
-fn the_step_that_decided_is_known() {
+fn deciding_step_of_best_path_selection_is_reported() {
     let step = |a: &Path, b: &Path| DecisionStep::between(a, b, &peers);
     let preferred = path(1, |a| a.local_pref = Some(101));
     assert_eq!(step(&preferred, &path(2, |_| ())), DecisionStep::LocalPref);
@@ -71,7 +71,7 @@ fn hop(number: u8) -> IpAddr {
 }
 
 #[test]
-fn a_path_whose_next_hop_cannot_be_reached_is_not_considered() {
+fn path_with_an_unreachable_next_hop_is_not_eligible() {
     let near = path(1, |_| ());
     let far = path(2, |a| {
         a.local_pref = Some(200);
@@ -105,7 +105,7 @@ fn a_path_whose_next_hop_cannot_be_reached_is_not_considered() {
 }
 
 #[test]
-fn a_next_hop_that_is_lost_or_found_costs_what_its_own_routes_cost() {
+fn next_hop_change_visits_its_own_routes_only() {
     let mut rib = Rib::default();
     let of = |number: u8| (NeighbourId(1), hop(number));
     for number in 0..2003u32 {
@@ -130,7 +130,7 @@ fn a_next_hop_that_is_lost_or_found_costs_what_its_own_routes_cost() {
 }
 
 #[test]
-fn a_next_hop_is_forgotten_with_its_last_route() {
+fn next_hop_is_dropped_with_its_last_route() {
     let (mut rib, at) = (Rib::default(), destination());
     let of = |number: u8| (NeighbourId(1), hop(number));
     let by = |number: u8, path_id| Path {
@@ -157,7 +157,7 @@ fn a_next_hop_is_forgotten_with_its_last_route() {
 }
 
 #[test]
-fn each_step_of_the_choice_outweighs_those_after_it() {
+fn each_step_of_best_path_selection_outweighs_those_after_it() {
     let longer = |a: &mut Attributes| a.as_path = AsPath::sequence(&[1, 2, 3]);
     better(
         &path(1, |a| {
@@ -193,7 +193,7 @@ fn each_step_of_the_choice_outweighs_those_after_it() {
 }
 
 #[test]
-fn med_counts_within_one_neighbouring_as_only() {
+fn med_is_compared_within_one_neighbouring_as_only() {
     let of = |asn: u32, med| {
         move |a: &mut Attributes| {
             a.as_path = AsPath::sequence(&[asn, 9]);
@@ -212,7 +212,7 @@ fn med_counts_within_one_neighbouring_as_only() {
 }
 
 #[test]
-fn the_same_announcement_again_changes_nothing_but_freshens() {
+fn repeated_announcement_only_clears_the_stale_mark() {
     let mut rib = Rib::default();
     let source = Source::Neighbour(NeighbourId(1));
     rib.insert(destination(), path(1, |_| ()), &peers);
@@ -272,7 +272,7 @@ fn bests(rib: &Rib) -> BTreeMap<Destination, Path> {
 proptest! {
     /// Compares the RIB with the reference model after each step.
     #[test]
-    fn a_table_is_what_was_announced_and_not_withdrawn(
+    fn rib_holds_what_was_announced_and_not_withdrawn(
         steps in prop::collection::vec((0u8..12, 0u16..4, 0u32..2, 0u8..8, 0u8..3), 1..120)
     ) {
         let mut rib = Rib::default();
@@ -381,7 +381,7 @@ proptest! {
 }
 
 #[test]
-fn stale_paths_are_counted_until_they_are_announced_again_or_go() {
+fn stale_paths_are_counted_until_reannounced_or_removed() {
     let mut rib = Rib::default();
     let source = Source::Neighbour(NeighbourId(1));
     let prefix = |n: u8| Destination::unicast(format!("2001:db8:{n}::/48").parse().unwrap());

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cease_is_named_with_what_its_operator_wrote() {
+    fn cease_is_shown_with_its_shutdown_communication() {
         let head = "NOTIFICATION received: Cease, subcode";
         for (subcode, data, rest) in [
             (2, &b""[..], "2 (administrative shutdown)"),
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_open_is_explained() {
+    fn refused_open_message_is_explained() {
         let config = SessionConfig {
             local_asn: 65000,
             remote_asn: 65001,

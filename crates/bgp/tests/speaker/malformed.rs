@@ -392,7 +392,7 @@ fn an_error_without_announced_routes_resets_the_session_unless_the_attribute_is_
 
 /// RFC 7606 §3 b, §3 g, §3 i, §3 j, §5.3 and §7.11.
 #[test]
-fn routes_that_cannot_be_located_reset_the_session() {
+fn unlocatable_nlri_resets_the_session() {
     let partial = |mut all: Vec<u8>, flags: u8| {
         all[0] = flags;
         all
@@ -654,7 +654,7 @@ fn bad_opens_are_refused_with_the_notification_of_their_kind() {
 }
 
 #[test]
-fn octets_before_a_session_end_the_connection_only() {
+fn malformed_open_ends_the_connection_only() {
     for body in [&[4, 0xfd, 0xe9, 0, 90, 10, 0, 0, 2, 0][..], &[3; 10], &[]] {
         let mut network = listener(EXTERNAL, |_| ());
         network.cut(0, FIRST);

@@ -408,7 +408,7 @@ fn table(network: &Network, node: usize) -> Vec<(String, Option<u32>, Option<u32
 
 proptest! {
     #[test]
-    fn however_policies_came_about_the_table_is_that_of_the_last_one(
+    fn rib_depends_on_the_last_policy_only(
         steps in prop::collection::vec(step(), 1..40),
     ) {
         let (mut network, id) = network(Policy::default());

@@ -12,7 +12,7 @@ use keiro_bgp::{
 use crate::network::{Network, neighbour};
 
 #[test]
-fn a_recorded_run_makes_the_same_table_again() {
+fn recorded_run_replays_to_the_same_rib() {
     let mut network = Network::new();
     let (a, b, c) = (network.add(65001), network.add(65002), network.add(65003));
     for (x, y) in [(a, b), (b, c), (a, c)] {
@@ -48,7 +48,7 @@ fn a_recorded_run_makes_the_same_table_again() {
 /// them withdrawn and announced again, and all routes withdrawn and announced again with the
 /// session of the egress peer. The log ends before the server was stopped.
 #[test]
-fn a_recording_of_frr_replays_to_the_same_table() {
+fn recording_of_frr_replays_to_the_same_rib() {
     let log = include_str!("recorded/frr-8.4.4-reflector.txt");
     let mut speaker = Speaker::new(SpeakerConfig {
         asn: 65000,

@@ -75,7 +75,7 @@ fn a_refresh_during_a_restart_does_not_remove_stale_routes() {
 }
 
 #[test]
-fn stale_routes_go_at_the_limit_without_end_of_rib() {
+fn stale_routes_are_removed_at_the_limit_without_end_of_rib() {
     let mut network = restartable();
     restart(&mut network);
     hear(&mut network, good(1));
@@ -86,7 +86,7 @@ fn stale_routes_go_at_the_limit_without_end_of_rib() {
 }
 
 #[test]
-fn an_end_of_refresh_without_a_begin_removes_nothing() {
+fn end_of_route_refresh_without_a_beginning_removes_nothing() {
     let mut network = listener(65001, |_| ());
     for octets in [good(1), good(2), refresh(END)] {
         hear(&mut network, octets);
@@ -102,7 +102,7 @@ fn an_end_of_refresh_without_a_begin_removes_nothing() {
 }
 
 #[test]
-fn routes_that_were_stale_before_a_second_restart_go() {
+fn second_restart_removes_routes_that_were_stale_already() {
     let mut network = restartable();
     restart(&mut network);
     hear(&mut network, good(1));
@@ -131,7 +131,7 @@ fn stale_routes_go_if_the_neighbour_lost_its_forwarding_state_or_does_not_come_b
 }
 
 #[test]
-fn a_link_that_is_down_ends_the_session_at_once_and_keeps_nothing() {
+fn link_down_ends_the_session_and_removes_its_routes() {
     let mut network = restartable();
     network.hand(0, Input::LinkDown(FIRST));
     assert!(!network.nodes[0].speaker.is_up(FIRST));
@@ -158,7 +158,7 @@ fn a_link_that_is_down_ends_the_session_at_once_and_keeps_nothing() {
 }
 
 #[test]
-fn a_path_that_bfd_finds_broken_ends_the_session_at_once_and_keeps_nothing() {
+fn bfd_down_ends_the_session_and_removes_its_routes() {
     let mut network = restartable();
     network.hand(0, Input::BfdDown(FIRST));
     assert!(!network.nodes[0].speaker.is_up(FIRST));
@@ -184,7 +184,7 @@ fn a_path_that_bfd_finds_broken_ends_the_session_at_once_and_keeps_nothing() {
 }
 
 #[test]
-fn a_path_that_bfd_finds_again_is_tried_at_once_but_its_failures_still_count() {
+fn bfd_up_reconnects_at_once_and_keeps_the_failure_count() {
     let mut network = restartable();
     // Only the first one connects.
     network.hand(1, Input::LinkDown(FIRST));
@@ -208,7 +208,7 @@ fn a_path_that_bfd_finds_again_is_tried_at_once_but_its_failures_still_count() {
 }
 
 #[test]
-fn a_path_that_bfd_finds_broken_during_a_restart_keeps_nothing() {
+fn bfd_down_during_graceful_restart_removes_stale_routes() {
     let mut network = restartable();
     network.cut(0, FIRST);
     assert_eq!(prefixes(&network).len(), 2, "kept");
@@ -217,7 +217,7 @@ fn a_path_that_bfd_finds_broken_during_a_restart_keeps_nothing() {
 }
 
 #[test]
-fn a_link_that_was_never_up_and_a_second_notice_change_nothing() {
+fn link_down_without_a_session_or_repeated_changes_nothing() {
     let mut network = listener(65001, |_| ());
     network.hand(0, Input::LinkUp(FIRST));
     network.settle();

@@ -334,7 +334,7 @@ fn long_attributes_are_sent_in_extended_messages_where_both_sides_have_them() {
 }
 
 #[test]
-fn best_paths_wait_for_the_forwarding_plane_and_vpn_routes_do_not() {
+fn best_paths_wait_for_the_forwarding_plane_vpn_routes_do_not() {
     let (mut network, [at_a, _]) = suite();
     let rd: RouteDistinguisher = "65000:1".parse().unwrap();
     network.hand(2, Input::Export(rd, export(at_a, 0x100, 0)));
@@ -355,7 +355,7 @@ fn best_paths_wait_for_the_forwarding_plane_and_vpn_routes_do_not() {
 }
 
 #[test]
-fn a_withdrawn_egress_peer_is_heard_of_before_a_thousand_best_paths() {
+fn withdrawal_of_an_egress_peer_precedes_a_thousand_best_paths() {
     let (mut network, [at_a, _]) = suite();
     let rd: RouteDistinguisher = "65000:1".parse().unwrap();
     network.hand(2, Input::Export(rd, export(at_a, 0x100, 0)));
@@ -428,7 +428,7 @@ fn vpn_routes_are_advertised_before_best_paths() {
 }
 
 #[test]
-fn a_peer_that_withdraws_everything_at_once_leaves_nothing() {
+fn peer_that_withdraws_everything_leaves_no_routes() {
     let (mut network, [at_a, _]) = suite();
     let export = export(at_a, 0x100, 0);
     network.hand(2, Input::Export("65000:1".parse().unwrap(), export));
@@ -483,7 +483,7 @@ fn transits_get_our_prefixes_and_each_others_only_if_allowed() {
 }
 
 #[test]
-fn without_a_policy_nothing_passes_in_either_direction() {
+fn without_a_policy_no_route_is_imported_or_exported() {
     let mut network = Network::new();
     let (a, b) = (network.add(65001), network.add(65002));
     let closed = |asn| NeighbourConfig {
@@ -511,7 +511,7 @@ fn routes_of_this_as_are_not_advertised_back_to_it() {
 }
 
 #[test]
-fn initial_routes_end_with_a_mark_and_a_refresh_brings_them_again() {
+fn initial_routes_end_with_end_of_rib_and_refresh_resends_them() {
     let (mut network, [at_a, _]) = suite();
     originate(&mut network, 0, "2001:db8:1::/48");
     let marks = |network: &Network, node: usize| {
@@ -529,7 +529,7 @@ fn initial_routes_end_with_a_mark_and_a_refresh_brings_them_again() {
 }
 
 #[test]
-fn a_slow_reader_gets_the_last_state_only() {
+fn slow_neighbour_gets_only_the_latest_state() {
     let (mut network, [at_a, _]) = suite();
     let connection = network.connection_of(2, NeighbourId(2));
     for i in 0..50u32 {

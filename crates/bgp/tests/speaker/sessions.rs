@@ -33,7 +33,7 @@ fn originate(network: &mut Network, node: usize, prefix: &str) {
 }
 
 #[test]
-fn two_that_connect_at_once_keep_one_connection() {
+fn connection_collision_keeps_one_connection() {
     let mut network = pair(|_| ());
     network.pass(Duration::from_secs(20));
     for node in &network.nodes {
@@ -47,7 +47,7 @@ fn two_that_connect_at_once_keep_one_connection() {
 }
 
 #[test]
-fn keepalives_keep_a_session_up_and_silence_ends_it() {
+fn session_ends_when_the_hold_timer_expires() {
     let mut network = pair(|config| config.hold_time = 9);
     network.pass(Duration::from_secs(60));
     assert!(network.nodes[0].speaker.is_up(FIRST));
@@ -68,7 +68,7 @@ fn keepalives_keep_a_session_up_and_silence_ends_it() {
 }
 
 #[test]
-fn a_broken_session_takes_its_routes_along_and_comes_back() {
+fn broken_session_removes_its_routes_and_reconnects() {
     let mut network = pair(|_| ());
     originate(&mut network, 1, "2001:db8:1::/48");
     assert_eq!(network.nodes[0].prefixes(), ["2001:db8:1::/48"]);
@@ -80,7 +80,7 @@ fn a_broken_session_takes_its_routes_along_and_comes_back() {
 }
 
 #[test]
-fn a_session_that_flaps_is_tried_less_and_less() {
+fn reconnects_of_a_flapping_session_back_off() {
     let mut network = pair(|_| ());
     let end = network.now + Duration::from_secs(200);
     while network.now < end {
@@ -107,7 +107,7 @@ fn stopping_sends_a_notification_and_withdraws_all_routes() {
 }
 
 #[test]
-fn routes_of_a_neighbour_that_restarts_stay_until_it_has_announced_its_new_ones() {
+fn graceful_restart_keeps_routes_until_new_ones_are_announced() {
     let mut network = pair(|config| {
         config.graceful_restart = Some(120);
         config.restarted = true;
@@ -125,7 +125,7 @@ fn routes_of_a_neighbour_that_restarts_stay_until_it_has_announced_its_new_ones(
 }
 
 #[test]
-fn routes_of_a_neighbour_that_does_not_come_back_go() {
+fn routes_are_removed_if_a_restarting_neighbour_stays_away() {
     let mut network = pair(|config| {
         config.graceful_restart = Some(30);
         config.restarted = true;
@@ -142,7 +142,7 @@ fn routes_of_a_neighbour_that_does_not_come_back_go() {
 }
 
 #[test]
-fn too_many_routes_end_the_session_for_a_minute() {
+fn exceeding_routes_max_ends_the_session_for_a_minute() {
     let mut network = pair(|config| config.routes_max = Some(2));
     for prefix in ["2001:db8:1::/48", "2001:db8:2::/48", "2001:db8:3::/48"] {
         originate(&mut network, 1, prefix);
@@ -159,7 +159,7 @@ fn too_many_routes_end_the_session_for_a_minute() {
 }
 
 #[test]
-fn a_new_limit_of_routes_applies_at_once() {
+fn changed_routes_max_applies_at_once() {
     let mut network = pair(|_| {});
     for prefix in ["2001:db8:1::/48", "2001:db8:2::/48", "2001:db8:3::/48"] {
         originate(&mut network, 1, prefix);

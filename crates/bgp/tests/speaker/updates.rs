@@ -165,7 +165,7 @@ fn vpn_routes_of_frr_are_understood_with_next_hops_of_both_lengths() {
 }
 
 #[test]
-fn a_bad_update_costs_its_routes_and_not_the_session() {
+fn malformed_update_withdraws_its_routes_and_keeps_the_session() {
     let malformed = [
         (
             "no ORIGIN",
@@ -293,7 +293,7 @@ fn undecodable_destinations_end_the_session() {
 }
 
 #[test]
-fn looped_routes_are_not_accepted() {
+fn routes_with_an_as_path_loop_are_not_accepted() {
     let reflected = |extra: Vec<u8>| {
         let mut attributes = vec![
             reach(1, &global(), &prefix(1)),
@@ -329,7 +329,7 @@ fn looped_routes_are_not_accepted() {
 }
 
 #[test]
-fn ipv4_has_its_lists_outside_of_the_attributes() {
+fn ipv4_nlri_is_encoded_outside_the_attributes() {
     let mut network = listener(65001, |_| ());
     let attributes = [
         origin(),
@@ -354,7 +354,7 @@ fn ipv4_has_its_lists_outside_of_the_attributes() {
 }
 
 #[test]
-fn ipv4_routes_by_a_next_hop_that_is_no_host_are_withdrawn() {
+fn ipv4_routes_with_a_non_host_next_hop_are_withdrawn() {
     let by = |next_hop: [u8; 4]| {
         let attributes = [origin(), as_path(&[65001]), attribute(0x40, 3, &next_hop)];
         update(&[], &attributes, &[8, 10])
@@ -413,7 +413,7 @@ fn changing_next_hops_leave_no_state_behind() {
 }
 
 #[test]
-fn several_paths_of_one_neighbour_are_distinguished() {
+fn add_path_distinguishes_paths_of_one_neighbour() {
     let mut network = listener(65001, |config| config.add_path = true);
     // Both sides only receive, so ADD-PATH is not negotiated and NLRI have no path identifiers.
     hear(&mut network, good(1));
@@ -423,7 +423,7 @@ fn several_paths_of_one_neighbour_are_distinguished() {
 proptest! {
     /// Whatever UPDATE arrives, the speaker goes on and its RIB is consistent.
     #[test]
-    fn any_update_is_survived(
+    fn arbitrary_updates_do_not_panic(
         attributes in prop::collection::vec(
             (prop::sample::select(vec![0x40u8, 0x80, 0xc0, 0xe0, 0]), 0u8..45,
              prop::collection::vec(any::<u8>(), 0..40)), 0..6),
@@ -443,7 +443,7 @@ proptest! {
 
     /// The same for octets that are no messages at all.
     #[test]
-    fn any_octets_are_survived(octets in prop::collection::vec(any::<u8>(), 0..400), headed: bool) {
+    fn arbitrary_octets_do_not_panic(octets in prop::collection::vec(any::<u8>(), 0..400), headed: bool) {
         let mut network = listener(65001, |_| ());
         let mut all = if headed { vec![0xff; 16] } else { Vec::new() };
         all.extend(octets);

@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_table_the_defaults_hold() {
+    fn missing_aggregation_table_gives_defaults() {
         assert_eq!(config("").unwrap(), Aggregation::default());
         assert_eq!(config("[aggregation]\n").unwrap(), Aggregation::default());
     }
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn parity_takes_the_place_of_copies() {
+    fn fec_replaces_copies() {
         let read = config("[aggregation]\nredundancy = \"fec\"").unwrap();
         assert_eq!(read.redundancy, Redundancy::Fec(Fec::default()));
         let read = config(
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_with_the_reason() {
+    fn contradictory_settings_are_refused_with_the_reason() {
         for (written, error_text) in [
             ("intervals = []", "intervals: no interval I is given"),
             (
@@ -656,7 +656,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_read_in_whatever_base_they_are_written() {
+    fn integers_are_read_in_every_toml_base() {
         let read = config("[aggregation]\noverflow_high = 0xff\noverflow_low = 0o12").unwrap();
         let thresholds = read.limits.thresholds();
         assert_eq!(

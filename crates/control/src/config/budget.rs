@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_that_are_far_off_have_a_month() {
+    fn extreme_clock_values_still_have_a_budget_month() {
         let budget = Budget {
             bytes: ByteCount::new(1),
             day: 28,
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn only_days_are_read() {
+    fn only_days_of_a_month_are_accepted() {
         let day = Day::parse("2026-11-27").unwrap();
         assert_eq!(day.to_string(), "2026-11-27");
         for text in [

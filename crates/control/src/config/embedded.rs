@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn embedded_addresses_are_found_in_every_form() {
+    fn ipv4_embedded_in_ipv6_is_found_in_every_form() {
         let loopback: IpAddr = "127.0.0.1".parse().unwrap();
         for address in [
             "::ffff:127.0.0.1",
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn other_addresses_reach_themselves_alone() {
+    fn other_addresses_embed_none() {
         for address in ["192.0.2.1", "2001:db8::7f00:1", "::", "::1", "64:ff9a::1"] {
             let address: IpAddr = address.parse().unwrap();
             assert_eq!(reached_by(address), [address]);

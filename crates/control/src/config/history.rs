@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_can_be_said() {
+    fn every_history_key_is_read() {
         let text = "[history]\nenabled = false\nminutes_for = \"48h\"\nhours_for = \"8784h\"\n\
                     size_max = \"1GiB\"\n";
         let wanted = History {

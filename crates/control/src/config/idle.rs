@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn keepalives_beyond_a_budget_are_noticed() {
+    fn keepalives_that_exceed_a_budget_are_warned_of() {
         let small = config("monthly_budget = \"100MB\"\n", 3, "").idle_cost(PathIndex(0));
         assert!(small.exceeds_budget(), "{small:?}");
         let metered = config("metered = true\n", 3, "").idle_cost(PathIndex(0));

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_are_read_and_written_alike() {
+    fn networks_round_trip_as_text() {
         for text in [
             "10.1.0.0/16",
             "10.1.0.0/16:443",
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_is_refused() {
+    fn invalid_networks_are_refused() {
         for text in [
             "",
             "10.1.0.0",
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn contains_its_addresses_at_its_port() {
+    fn network_contains_its_addresses_at_its_port_only() {
         let all = |text: &str| text.parse::<SocketAddr>().unwrap();
         let web = network("10.1.0.0/16:443");
         assert!(web.contains(all("10.1.255.7:443")));
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_named_alone_at_the_port_that_is_named() {
+    fn single_address_is_named_at_its_port_only() {
         let named = |text: &str| {
             names_alone(
                 &[network("0.0.0.0/0"), network(text)],

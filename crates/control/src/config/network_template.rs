@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_for_a_hub_is_read() {
+    fn template_for_a_hub_is_valid() {
         for name in ["office", "a.b"] {
             let config = parsed(&NetworkTemplate::Hub {
                 registry: PathBuf::from("/etc/keiro/\"network\"/registry.toml"),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_for_a_branch_or_a_second_hub_is_read() {
+    fn templates_for_a_branch_and_a_second_hub_are_valid() {
         let member = |is_second_hub| NetworkTemplate::Member {
             hub: Name::new("hub").unwrap(),
             is_second_hub,

@@ -308,7 +308,7 @@ mod tests {
     const ONE: &str = "[gateway]\nname = \"a\"\n[[path]]\nname = \"wan\"\ninterface = \"eth0\"\nrate = \"1Mbit\"\n";
 
     #[test]
-    fn what_is_written_stays_as_it_is() {
+    fn resolving_keeps_what_is_written_out() {
         for text in [
             ONE.to_owned(),
             format!("{ONE}PEERendpoints = {{ wan = \"192.0.2.1:1\" }}"),
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn every_uplink_leads_to_every_endpoint_of_its_version() {
+    fn every_uplink_pairs_with_every_endpoint_of_its_ip_version() {
         let config = config(&format!(
             "{AUTO}PEERendpoint = [\"192.0.2.1:1\", \"192.0.2.2:1\", \"[2001:db8::1]:1\"]"
         ));
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn host_names_lead_to_their_addresses_once_these_are_known() {
+    fn host_names_become_endpoints_once_resolved() {
         let config = config(&format!("{ONE}PEERendpoint = \"Hub.Example.:7\""));
         let name = HostName::new("hub.example").unwrap();
         assert_eq!(config.host_names(), [name.clone()].into());
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_taken_get_a_number() {
+    fn generated_names_that_are_taken_get_a_number() {
         let text = ONE.replace("[[path]]", "uplinks = \"auto\"\n[[path]]");
         let found = Found {
             interfaces: vec![

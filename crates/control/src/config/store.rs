@@ -229,13 +229,13 @@ mod tests {
     }
 
     #[test]
-    fn files_are_the_default() {
+    fn plan_store_defaults_to_files() {
         assert_eq!(config(""), Ok(Store::File));
         assert_eq!(config("[store]\nkind = \"file\"\n"), Ok(Store::File));
     }
 
     #[test]
-    fn etcd_with_everything() {
+    fn every_etcd_key_is_read() {
         let text = r#"[store]
 kind = "etcd"
 site = "osaka"
@@ -256,7 +256,7 @@ timeout = "2s"
     }
 
     #[test]
-    fn what_is_missing_or_too_much_is_said() {
+    fn missing_and_superfluous_store_keys_are_reported() {
         let etcd = |rest: &str| config(&format!("[store]\nkind = \"etcd\"\n{rest}")).unwrap_err();
         let whole = "site = \"s\"\nendpoints = [\"http://127.0.0.1:2379\"]\n";
         for (text, wanted) in [
@@ -283,7 +283,7 @@ timeout = "2s"
     }
 
     #[test]
-    fn an_endpoint_is_an_address_and_nothing_else() {
+    fn etcd_endpoint_is_an_address_only() {
         let written = |endpoint: &str| {
             config(&format!(
                 "[store]\nkind = \"etcd\"\nsite = \"s\"\nendpoints = [\"{endpoint}\"]\n"

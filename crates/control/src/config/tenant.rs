@@ -20,7 +20,7 @@ use std::{
 
 use ipnet::IpNet;
 use keiro_config::{Located, Report, TableReader, choice, type_name};
-use keiro_ip::classes::{DomainPattern, PATTERNS_MAX};
+use keiro_ip::builtin_classes::{DomainPattern, PATTERNS_MAX};
 use keiro_model::fairness::{
     aimd::{Aimd, Provider},
     controller::{ControllerConfig, Weight},

@@ -90,7 +90,7 @@ fn refused(from: &str, to: &str, expected: &str) {
 }
 
 #[test]
-fn a_whole_file_is_understood() {
+fn complete_file_is_read() {
     let config = good();
     assert_eq!(config.file(), "good.toml");
     assert_eq!(
@@ -141,7 +141,7 @@ fn a_whole_file_is_understood() {
 }
 
 #[test]
-fn little_must_be_said() {
+fn minimal_file_is_valid() {
     let text = "gateway.name = \"a\"\n[[path]]\nname = \"p\"\nlocal = \"[2001:db8::1]:1\"\nrate = \"1kbit\"";
     let config = Config::parse(text, "f").unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(config.gateway.message_socket, None);
@@ -199,7 +199,7 @@ fn broken_toml_is_refused_with_its_place() {
 }
 
 #[test]
-fn what_else_is_wrong_is_reported_with_broken_toml() {
+fn other_problems_are_reported_beside_broken_toml() {
     let text = GOOD
         .replace("tolerance = \"2%\"", "tolerance = 2%")
         .replace("\"1.5Gbit\"", "\"1.5GB\"");
@@ -213,7 +213,7 @@ fn what_else_is_wrong_is_reported_with_broken_toml() {
 }
 
 #[test]
-fn a_path_without_a_rate_is_accepted_and_has_no_bound_of_its_own() {
+fn path_without_a_rate_has_no_rate_bound() {
     let config = Config::parse(&GOOD.replace("rate = \"100Mbit\"\n", ""), "x.toml").unwrap();
     let path = &config[config.path_named("path1").unwrap()];
     assert_eq!(path.rate, None);
@@ -511,7 +511,7 @@ fn link_local_addresses_say_their_interface() {
 }
 
 #[test]
-fn one_address_serves_one_purpose() {
+fn addresses_that_are_bound_twice_are_refused() {
     refused(
         "\"192.0.2.129:7600\"",
         "\"192.0.2.1:7600\"",
@@ -557,7 +557,7 @@ fn one_address_serves_one_purpose() {
 }
 
 #[test]
-fn local_sockets_stay_local() {
+fn local_sockets_must_be_loopback() {
     refused(
         "\"127.0.0.1:7601\"",
         "\"0.0.0.0:7601\"",
@@ -606,7 +606,7 @@ fn local_sockets_stay_local() {
 }
 
 #[test]
-fn applications_with_one_number_on_the_wire_are_refused() {
+fn application_id_collisions_are_refused() {
     let config = good();
     assert!(
         config

@@ -91,7 +91,7 @@ fn is_refused(decision: Decision, reason: EnrolRefusedReason, parts: &[&str]) {
 }
 
 #[test]
-fn who_is_invited_becomes_a_site_under_any_free_name() {
+fn invited_gateway_becomes_a_site_under_any_free_name() {
     for name in ["tokyo", "nagoya"] {
         let request = enrol(name, SITE_KEY, &["10.1.0.0/24", "fd00:1::/64"]);
         let invitation = Name::new("tokyo").expect("a name");
@@ -103,7 +103,7 @@ fn who_is_invited_becomes_a_site_under_any_free_name() {
 }
 
 #[test]
-fn an_invitation_ends_by_the_hubs_clock() {
+fn invitation_expires_by_the_hubs_clock() {
     let request = enrol("tokyo", SITE_KEY, &["10.1.0.0/24"]);
     let decision = decide_at("2030-06-01T00:00:00Z", &registry(""), &request);
     let parts = ["expired at 2030-01-01T00:00:00Z", "2030-06-01", "--replace"];
@@ -111,7 +111,7 @@ fn an_invitation_ends_by_the_hubs_clock() {
 }
 
 #[test]
-fn an_invitation_that_is_gone_is_revoked() {
+fn missing_invitation_counts_as_revoked() {
     let text = "[network]\ntenant = \"office\"\n";
     let registry = Registry::parse(text, "registry.toml").expect("a registry");
     let request = enrol("tokyo", SITE_KEY, &["10.1.0.0/24"]);
@@ -129,7 +129,7 @@ fn redeemed_by(key: PublicKey) -> String {
 }
 
 #[test]
-fn the_same_key_gets_the_same_answer_for_an_hour_whatever_else_it_asks_for() {
+fn repeated_enrolment_gets_the_same_answer_for_an_hour() {
     let registry = registry(&redeemed_by(OSAKA_KEY));
     for request in [
         enrol("tokyo", OSAKA_KEY, &["10.2.0.0/24"]),
@@ -160,7 +160,7 @@ fn the_same_key_gets_the_same_answer_for_an_hour_whatever_else_it_asks_for() {
 }
 
 #[test]
-fn another_key_is_refused_with_when_and_from_where_it_was_used() {
+fn used_invitation_refuses_another_key_and_names_its_use() {
     let request = enrol("tokyo", SITE_KEY, &["10.1.0.0/24"]);
     let used = EnrolRefusedReason::Used;
     let decision = decide(&registry(&redeemed_by(OSAKA_KEY)), &request);
@@ -172,7 +172,7 @@ fn another_key_is_refused_with_when_and_from_where_it_was_used() {
 }
 
 #[test]
-fn names_of_others_are_refused() {
+fn enrolment_with_the_name_of_another_site_is_refused() {
     let long = "n".repeat(SITE_NAME_BYTES_MAX + 1);
     for (name, owner) in [
         ("osaka", "another site"),
@@ -191,7 +191,7 @@ fn names_of_others_are_refused() {
 }
 
 #[test]
-fn keys_of_others_are_refused() {
+fn enrolment_with_the_key_of_another_site_is_refused() {
     for (key, owner) in [
         (HUB_KEY, "the hub itself"),
         (PROVISIONAL, "the invitation"),
@@ -209,7 +209,7 @@ fn keys_of_others_are_refused() {
 }
 
 #[test]
-fn prefixes_of_others_and_beyond_the_invitation_are_refused() {
+fn enrolment_with_foreign_or_uninvited_prefixes_is_refused() {
     let bound = registry(", prefixes = [\"10.1.0.0/16\"]");
     let free = registry("");
     let public = registry(", prefixes = [\"192.0.0.0/8\", \"198.51.100.0/24\"]");

@@ -16,7 +16,7 @@ fn token() -> Token {
 }
 
 #[test]
-fn a_token_reads_back_whatever_it_has() {
+fn invitation_tokens_round_trip() {
     let host = format!("{0}.{0}.{0}.{1}", "a".repeat(63), "b".repeat(57));
     let long = endpoint(&format!("{host}:65535"));
     for endpoints in [
@@ -44,7 +44,7 @@ fn a_token_reads_back_whatever_it_has() {
 }
 
 #[test]
-fn white_space_is_ignored_wherever_it_is() {
+fn white_space_in_a_token_is_ignored() {
     let text = token().to_string();
     let cut: Vec<&str> = text
         .as_bytes()
@@ -56,7 +56,7 @@ fn white_space_is_ignored_wherever_it_is() {
 }
 
 #[test]
-fn every_change_of_one_character_is_found() {
+fn single_character_changes_of_a_token_are_detected() {
     let text = token().to_string();
     let others = ('!'..='~').chain(['\0', '\u{7f}', 'é']);
     let others: Vec<char> = others.collect();
@@ -78,7 +78,7 @@ fn every_change_of_one_character_is_found() {
 }
 
 #[test]
-fn faults_are_distinguished() {
+fn faults_of_tokens_are_distinguished() {
     let text = token().to_string();
     for missing in 1..text.len() - 40 {
         let cut = &text[..text.len() - missing];
@@ -125,7 +125,7 @@ fn expiry_is_judged_by_a_given_clock() {
 }
 
 #[test]
-fn keys_of_a_secret_are_always_the_same_and_differ_from_each_other() {
+fn keys_derived_from_a_secret_are_stable_and_distinct() {
     let secret = Secret::from_bytes([1; SECRET_BYTES]);
     let again = Secret::from_bytes([1; SECRET_BYTES]);
     let other = Secret::from_bytes([2; SECRET_BYTES]);
@@ -140,7 +140,7 @@ fn keys_of_a_secret_are_always_the_same_and_differ_from_each_other() {
 }
 
 #[test]
-fn secrets_do_not_show() {
+fn secrets_are_not_printed() {
     let token = token();
     let shown = format!("{token:?} {:?}", token.secret);
     assert_eq!(shown, "Token(a7a7a7a7a7a7a7a7 for tokyo) Secret(hidden)");

@@ -82,7 +82,7 @@ fn encode_message(message: &Message) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn everything_reads_back_in_any_pieces(
+    fn frames_round_trip_in_any_fragmentation(
         hello in hello(),
         answer in answer(),
         acks in prop::collection::vec(ack(), 0..8),
@@ -118,7 +118,7 @@ proptest! {
     }
 
     #[test]
-    fn garbage_neither_panics_nor_takes_memory(
+    fn garbage_does_not_panic_or_allocate(
         bytes in prop::collection::vec(any::<u8>(), 0..200),
         with_magic in any::<bool>(),
         pieces in prop::collection::vec(0..40_usize, 0..10),
@@ -139,7 +139,7 @@ proptest! {
     }
 
     #[test]
-    fn a_byte_that_flips_gives_another_hello_or_an_error(hello in hello(), at in 0..71_usize, bit in 0..8_u32) {
+    fn flipped_byte_gives_another_hello_or_an_error(hello in hello(), at in 0..71_usize, bit in 0..8_u32) {
         let mut bytes = hello.encode();
         let at = at % bytes.len();
         bytes[at] ^= 1_u8 << bit;
@@ -188,7 +188,7 @@ fn the_hello_ends_where_the_first_message_begins() {
 }
 
 #[test]
-fn hellos_that_are_none_are_refused() {
+fn invalid_hellos_are_refused() {
     let decode = |bytes: &[u8]| HelloDecoder::default().decode(&mut &bytes[..]);
     assert_eq!(
         decode(b"GET / HTTP/1.1"),
@@ -213,7 +213,7 @@ fn hellos_that_are_none_are_refused() {
 }
 
 #[test]
-fn bodies_have_one_byte_to_16_mib() {
+fn message_bodies_have_1_byte_to_16_mib() {
     for length in [0, BODY_BYTES_MAX + 1, u32::MAX as usize, usize::MAX] {
         assert!(matches!(
             encode_message_header(0, length),
@@ -256,7 +256,7 @@ fn long_refusals_are_cut_between_characters() {
 }
 
 #[test]
-fn what_is_no_token_is_refused() {
+fn invalid_tokens_are_refused() {
     let decode = |bytes: &[u8]| {
         let found = TokenDecoder::default().decode(&mut &bytes[..]);
         found.map(|token| token.map(|token| token.to_vec()))
@@ -291,7 +291,7 @@ fn documented(name: &str) -> Vec<u8> {
 }
 
 #[test]
-fn the_documentation_has_every_byte() {
+fn documented_bytes_match_the_code() {
     let hello = Hello::new(Role::Send, name("A3"));
     assert_eq!(hello.encode(), documented("hello of a sender"));
     let hello = Hello::new(Role::Receive, name("A3"));
@@ -334,7 +334,7 @@ fn the_documentation_has_every_byte() {
 }
 
 #[test]
-fn the_documentation_has_every_number() {
+fn documented_numbers_match_the_code() {
     let document = include_str!("../../../../docs/message-socket.md");
     for code in 1..=8 {
         let row = format!("| {code} | `{:?}` |", RefusalReason::of_code(code));
@@ -492,7 +492,7 @@ fn a_gateway_that_closes_at_once_is_an_error() {
 }
 
 #[test]
-fn a_timed_out_read_loses_nothing() {
+fn timed_out_read_loses_no_bytes() {
     let (near, mut far) = UnixStream::pair().unwrap();
     near.set_read_timeout(Some(Duration::from_millis(1)))
         .unwrap();

@@ -284,7 +284,7 @@ fn each_problem_of_a_registry_has_its_place_and_a_remedy() {
 }
 
 #[test]
-fn preshared_keys_are_in_no_report() {
+fn preshared_keys_do_not_appear_in_reports() {
     let secret = key(11);
     let texts = [
         changed("\"10.1.0.0/24\"", "\"10.2.0.0/16\""),
@@ -369,7 +369,7 @@ fn numbers_of_entries_are_bounded() {
 }
 
 #[test]
-fn what_hides_preshared_keys_keeps_places_and_good_lines_good() {
+fn hiding_preshared_keys_keeps_positions_and_validity() {
     let secret = key(11);
     for text in [
         good(),
@@ -463,7 +463,7 @@ fn a_registry_that_contradicts_the_hubs_file_is_refused() {
 }
 
 #[test]
-fn a_site_claims_what_is_free_and_keeps_what_it_has() {
+fn site_claims_free_prefixes_and_keeps_its_own() {
     let (registry, hub) = (parsed(&good()), hub());
     let name = |text: &str| Name::new(text).unwrap();
     let claim = |site: &str, prefixes: &[&str]| {
@@ -562,7 +562,7 @@ fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn files_that_others_may_read_links_and_other_files_are_refused() {
+fn registry_must_be_a_private_regular_file() {
     let (directory, path) = file(&good());
     Registry::load(&path).expect("it is good");
     for mode in [0o640, 0o604, 0o660, 0o601] {
@@ -740,7 +740,7 @@ fn every_form_of_a_table_can_be_changed() {
 }
 
 #[test]
-fn one_program_at_a_time_changes_a_registry_and_none_makes_it_twice() {
+fn registry_is_changed_by_one_program_at_a_time() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("network.toml");
     let tenant = Name::new("office").unwrap();

@@ -10,7 +10,7 @@ fn prefixes(texts: &[&str]) -> Vec<IpNet> {
 }
 
 #[test]
-fn documents_read_back_what_they_write() {
+fn documents_round_trip() {
     let enrol = Enrol {
         public_key: PublicKey::from_bytes([7; 32]),
         name: name("tokyo"),
@@ -44,7 +44,7 @@ fn documents_read_back_what_they_write() {
 }
 
 #[test]
-fn what_a_newer_release_adds_is_ignored() {
+fn fields_of_newer_releases_are_ignored() {
     let newer = br#"{"type": "weather", "sun": true}"#;
     assert_eq!(Document::parse(newer).expect("one"), Document::Unknown);
     let more = br#"{"type": "enrol_refused", "reason": "rain", "text": "", "hub_unix_seconds": 0, "x": [1]}"#;
@@ -55,7 +55,7 @@ fn what_a_newer_release_adds_is_ignored() {
 }
 
 #[test]
-fn what_is_no_document_is_refused() {
+fn invalid_documents_are_refused() {
     let many = vec!["\"10.0.0.0/24\""; SITE_PREFIXES_MAX + 1].join(",");
     let key = PublicKey::from_bytes([7; 32]);
     let enrol = |name: &str, key: &str, prefixes: &str| {
@@ -86,7 +86,7 @@ fn what_is_no_document_is_refused() {
 }
 
 #[test]
-fn reasons_have_the_name_that_documents_have() {
+fn reasons_serialize_to_their_documented_names() {
     use EnrolRefusedReason as Reason;
     for reason in [
         Reason::Expired,

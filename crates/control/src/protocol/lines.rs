@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_out_whole_however_they_arrive() {
+    fn lines_are_reassembled_from_any_pieces() {
         let mut decoder = LineDecoder::new(10);
         decoder.push(b"ab");
         assert_eq!(lines(&mut decoder), Ok(vec![]));
@@ -130,7 +130,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn cuts_do_not_matter(text in "[a-c\n]{0,60}", cuts in prop::collection::vec(1..8_usize, 0..60)) {
+        fn reading_lines_does_not_depend_on_read_sizes(text in "[a-c\n]{0,60}", cuts in prop::collection::vec(1..8_usize, 0..60)) {
             let expected: Vec<&str> = match text.rsplit_once('\n') {
                 Some((complete, _)) => complete.split('\n').filter(|l| !l.is_empty()).collect(),
                 None => Vec::new(),

@@ -445,7 +445,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_form_is_read() {
+    fn every_form_of_what_if_is_read() {
         let path = "osaka".to_owned();
         let app = "A3".to_owned();
         for (text, wanted) in [
@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thing_is_supposed_once() {
+    fn contradictory_suppositions_are_refused() {
         let check = |texts: &[&str]| {
             let changes: Vec<WhatIf> = texts.iter().map(|t| WhatIf::parse(t).unwrap()).collect();
             WhatIf::check(&changes).map_err(|twice| twice.to_string())
@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn what_supposes_nothing_is_refused_with_what_would() {
+    fn invalid_suppositions_are_refused_with_an_example() {
         for text in [
             "",
             "lose",

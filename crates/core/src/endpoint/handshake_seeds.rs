@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn earlier_seeds_do_not_follow_from_the_present_state() {
+    fn past_seeds_cannot_be_derived_from_the_state() {
         let random = || ChaCha20Rng::from_seed([1; 32]);
         let mut seeds = HandshakeSeeds::default();
         seeds.mix(&[7; 32]);

@@ -26,7 +26,7 @@ use crate::{
         cookie_reply, open_cookie_reply, open_version_reply, version_reply,
     },
     id::{PeerId, SocketId},
-    session::{ConfirmedEpoch, Epoch, HandshakeDecision, Offer, Pending},
+    session::{ConfirmedEpoch, Epoch, HandshakeDecision, HandshakeOffer, PendingHandshake},
     wire::{
         COOKIE_LEN, Features, HandshakePayload, RESPONSE_LEN, VERSION, VERSION_REPLY_LEN, Versions,
     },
@@ -43,7 +43,7 @@ const SUSPECTS_MAX: usize = 64;
 struct NewEpoch {
     /// Of ours, for packets to us.
     index: u32,
-    ours: Offer,
+    ours: HandshakeOffer,
     aes: bool,
     initiator: bool,
 }
@@ -54,7 +54,7 @@ struct AnsweredInitiation {
     peer: PeerId,
     /// Our index of the session.
     index: u32,
-    offer: Offer,
+    offer: HandshakeOffer,
 }
 
 impl Endpoint {
@@ -242,7 +242,7 @@ impl Endpoint {
             return;
         }
         session.on_handshake_received(now, meta, packet.len());
-        let ours = Offer {
+        let ours = HandshakeOffer {
             incarnation: session.incarnations.for_response(theirs, &mut self.random),
             credit: session.credit_for_handshake(),
         };
@@ -322,7 +322,7 @@ impl Endpoint {
             }
             Err(initiation) => {
                 session.drops.unauthentic += 1;
-                session.handshake.pending = Some(Pending {
+                session.handshake.pending = Some(PendingHandshake {
                     initiation: *initiation,
                     ..pending
                 });
@@ -554,9 +554,14 @@ impl Endpoint {
     }
 
     /// An initiation for a peer, of the time in `last_timestamp`. `None`: the peer's public key allows none.
-    fn new_initiation(&mut self, id: PeerId, index: u32, seed: [u8; 32]) -> Option<Pending> {
+    fn new_initiation(
+        &mut self,
+        id: PeerId,
+        index: u32,
+        seed: [u8; 32],
+    ) -> Option<PendingHandshake> {
         let session = self.peers.get_mut(&id)?;
-        let offer = Offer {
+        let offer = HandshakeOffer {
             incarnation: session.incarnations.for_initiation(&mut self.random),
             credit: session.credit_for_handshake(),
         };
@@ -575,7 +580,7 @@ impl Endpoint {
             &payload,
             seed,
         )?;
-        Some(Pending {
+        Some(PendingHandshake {
             initiation,
             local_index: index,
             offer,

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_packet_cost_beyond_a_turn_counts_in_the_next_ones() {
+    fn cost_beyond_a_turn_is_charged_to_the_next_turns() {
         let (hostile, honest) = (PeerId(1), PeerId(2));
         let mut turns = Turns::default();
         turns.begin(Instant::ZERO);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn time_without_turns_pays_for_what_was_too_much() {
+    fn time_between_turns_repays_the_excess() {
         let mut turns = Turns::default();
         turns.begin(Instant::ZERO);
         turns.on_cost(PeerId(1), 10 * QUANTUM);

@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn key_agreement_is_that_of_rfc_7748() {
+    fn key_agreement_matches_rfc_7748() {
         // RFC 7748 §5.2, the second vector, and §6.1.
         let scalar = [
             0x4b, 0x66, 0xe9, 0xd4, 0xd1, 0xb4, 0x67, 0x3c, 0x5a, 0xd2, 0x26, 0x91, 0x95, 0x7d,

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_agree_on_crossed_keys() {
+    fn both_sides_derive_matching_keys() {
         let (a, a_public) = keypair(1);
         let (b, b_public) = keypair(2);
         let psk = [5; 32];
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn another_preshared_key_agrees_on_nothing() {
+    fn different_preshared_keys_fail_the_handshake() {
         let (a, _) = keypair(1);
         let (b, b_public) = keypair(2);
         let initiation = Initiation::new(&a, &b_public, &[5; 32], 1, &payload(1), [1; 32]).unwrap();
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn public_key_is_rfc_7748s() {
+    fn public_key_matches_rfc_7748() {
         // RFC 7748 §6.1, Alice.
         let private = [
             0x77, 0x07, 0x6d, 0x0a, 0x73, 0x18, 0xa5, 0x7d, 0x3c, 0x16, 0xc1, 0x72, 0x51, 0xb2,

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_names_ever_new_applications_fills_neither_log_nor_memory() {
+    fn endless_new_application_ids_are_bounded_in_log_and_memory() {
         let mut mismatches = AppMismatches::default();
         let mut reported = 0;
         for app in 0..100_000 {

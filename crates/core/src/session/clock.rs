@@ -68,7 +68,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn stamps_are_understood_across_their_wrap() {
+    fn timestamps_are_unwrapped() {
         for lead_us in [0u64, 4_200_000, 10_000_000_000_000] {
             let mut clock = PeerClock::default();
             let start = Instant::ZERO + Duration::from_secs(4290);

@@ -46,7 +46,7 @@ impl Session {
 
     /// Reports to the driver that a configured unit contradicts what is found.
     pub(super) fn report_contradiction(&mut self) {
-        if let Some(of) = self.scheduler.take_contradiction() {
+        if let Some(of) = self.scheduler.take_unit_mismatch() {
             self.events.push_back(Event::UnitContradicted {
                 peer: self.id,
                 path: of.path,

@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rise_is_seen_in_little_more_than_half_a_second_and_a_fall_at_once() {
+    fn base_delay_rises_after_half_a_second_and_falls_at_once() {
         let mut base = WindowedMinDelay::default();
         let busy = |number| 20_000 + wait_us(number);
         feed(&mut base, START, every(7 * MS, 20_000 * MS), busy, |_| {
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_empties_now_and_then_raises_nothing() {
+    fn intermittent_queue_does_not_raise_the_base_delay() {
         let mut base = WindowedMinDelay::default();
         let busy = |number| 20_000 + wait_us(number);
         let risen = |found| found > 20_000;
@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_rise_is_seen_when_the_window_has_passed() {
+    fn small_rise_of_the_base_delay_takes_a_window() {
         let mut base = WindowedMinDelay::default();
         let time = every(100 * MS, 20_000 * MS);
         feed(&mut base, START, time, |_| 20_000, |_| false);
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn keep_alives_alone_show_a_rise_after_a_few() {
+    fn keepalives_alone_show_a_rise_of_the_base_delay() {
         let mut base = WindowedMinDelay::default();
         let time = every(1000 * MS, 20_000 * MS);
         feed(&mut base, START, time, |_| -20_000, |_| false);
@@ -574,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn own_packets_wait_for_each_other_and_make_bursts() {
+    fn own_packets_queue_behind_each_other() {
         let mut own = SelfQueueModel::default();
         let rate = Bandwidth::from_mbit_per_second(12);
         let places = [0, 0, 1, 5].map(|ms| own.on_sent(START + MS * ms, 1500, rate));
@@ -592,7 +592,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_is_that_of_rfc_3550() {
+    fn jitter_matches_rfc_3550() {
         let mut jitter = Jitter::default();
         jitter.on_sample(-5_000);
         assert_eq!(jitter.get(), None);
@@ -635,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_within_a_few_tenths_of_a_second_is_a_burst() {
+    fn losses_within_tenths_of_a_second_are_one_burst() {
         // By slot; a hundred packets each.
         let is_burst = |lost: &[u64]| {
             let mut recent = Recent::default();

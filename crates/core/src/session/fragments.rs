@@ -15,7 +15,7 @@ const FRAGMENTS_MAX: usize = 64;
 
 /// A part of a fragmented datagram as it arrives.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FragmentPart<'a> {
+pub(crate) struct DatagramFragment<'a> {
     pub(crate) id: u64,
     /// Bytes of the datagram.
     pub(crate) total: usize,
@@ -28,7 +28,7 @@ pub(crate) struct FragmentPart<'a> {
 
 /// A fragmented datagram that is whole.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct WholeDatagram {
+pub(crate) struct ReassembledDatagram {
     pub(crate) app: AppId,
     pub(crate) flow: FlowId,
     pub(crate) reply: bool,
@@ -62,7 +62,10 @@ impl Fragments {
     }
 
     /// Takes a fragment, which lies within its datagram; the datagram if it is whole now.
-    pub(crate) fn on_fragment(&mut self, part: FragmentPart<'_>) -> Option<WholeDatagram> {
+    pub(crate) fn on_fragment(
+        &mut self,
+        part: DatagramFragment<'_>,
+    ) -> Option<ReassembledDatagram> {
         let index = self.index_of(part);
         let datagram = &mut self.datagrams[index];
         if datagram.body.len() != part.total {
@@ -79,7 +82,7 @@ impl Fragments {
             return None;
         }
         let whole = self.datagrams.remove(index)?;
-        Some(WholeDatagram {
+        Some(ReassembledDatagram {
             app: whole.app,
             flow: whole.flow,
             reply: whole.reply,
@@ -88,7 +91,7 @@ impl Fragments {
     }
 
     /// Where the fragment's datagram is, which begins with its first fragment.
-    fn index_of(&mut self, part: FragmentPart<'_>) -> usize {
+    fn index_of(&mut self, part: DatagramFragment<'_>) -> usize {
         let mut datagrams = self.datagrams.iter();
         if let Some(index) = datagrams.position(|datagram| datagram.id == part.id) {
             return index;
@@ -131,7 +134,7 @@ mod tests {
     #[test]
     fn fragments_are_put_together_and_the_oldest_is_given_up() {
         let mut fragments = Fragments::default();
-        let fragment = |id, offset, data| FragmentPart {
+        let fragment = |id, offset, data| DatagramFragment {
             id,
             total: 4,
             offset,
@@ -145,7 +148,7 @@ mod tests {
         }
         assert!(fragments.on_fragment(fragment(0, 0, b"ab")).is_none());
         let whole = fragments.on_fragment(fragment(5, 0, b"ab"));
-        let expected = WholeDatagram {
+        let expected = ReassembledDatagram {
             app: AppId(1),
             flow: FlowId(3),
             reply: true,

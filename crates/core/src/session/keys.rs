@@ -2,7 +2,7 @@
 
 use keiro_units::Instant;
 
-use super::{ConfirmedEpoch, Offer};
+use super::{ConfirmedEpoch, HandshakeOffer};
 use crate::{
     config::TimingConfig,
     crypto::{KeyLimits, KeyUse, PacketKeys},
@@ -23,7 +23,7 @@ pub(crate) struct Epoch {
     /// The peer's incarnation that agreed on it.
     pub(crate) incarnation: u64,
     /// What we named in its handshake.
-    pub(crate) ours: Offer,
+    pub(crate) ours: HandshakeOffer,
     /// What the peer grants from its beginning, if it is a new incarnation.
     pub(crate) credit: u64,
     /// What both sides understand.

@@ -36,7 +36,7 @@ pub(crate) struct PacketPart<'a> {
 
 /// A packet of which all parts have arrived.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct WholePacket {
+pub(crate) struct ReassembledPacket {
     pub(crate) tenant: TenantId,
     /// CE if a part had it (RFC 3168 §5.3), else the bits of the last part.
     pub(crate) ecn: u8,
@@ -89,7 +89,7 @@ impl PacketParts {
         &mut self,
         now: Instant,
         part: PacketPart<'_>,
-    ) -> Result<Option<WholePacket>, WrongPart> {
+    ) -> Result<Option<ReassembledPacket>, WrongPart> {
         self.on_timeout(now);
         let PacketPart {
             tenant,
@@ -121,7 +121,7 @@ impl PacketParts {
             return Ok(None);
         }
         let whole = self.incomplete.remove(position);
-        Ok(whole.map(|packet| WholePacket {
+        Ok(whole.map(|packet| ReassembledPacket {
             tenant,
             ecn: if packet.is_ce { 3 } else { ecn },
             data: packet.parts.concat(),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_in_any_order_make_the_packet() {
+    fn packet_parts_reassemble_in_any_order() {
         for order in [
             [0, 1, 2],
             [0, 2, 1],
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_of_either_part_is_that_of_the_packet() {
+    fn ce_mark_of_either_part_marks_the_packet() {
         for (first, second, expected) in [(2, 2, 2), (3, 2, 3), (2, 3, 3), (0, 0, 0), (1, 1, 1)] {
             let mut parts = PacketParts::default();
             for (index, ecn) in [(0, first), (1, second)] {
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_that_never_become_whole_take_bounded_memory_and_leave_room_to_other_tenants() {
+    fn incomplete_packets_are_bounded_per_tenant() {
         let mut parts = PacketParts::default();
         let long = [1; 1279];
         let mut most = 0;

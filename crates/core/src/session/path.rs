@@ -2,15 +2,15 @@
 //! rate it may be sent on.
 
 mod abandon;
-mod announcing;
-mod excused;
+mod announcement_timer;
 mod figures;
 mod idle_meter;
+mod loss_probing;
+mod non_path_losses;
 mod probing;
 mod rate_control;
 mod reachability;
 mod sending;
-mod suspicion;
 mod terms;
 #[cfg(test)]
 mod tests;
@@ -26,9 +26,9 @@ use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 use rand_chacha::ChaCha20Rng;
 
 use self::{
-    announcing::Announcing, excused::ExcusedLosses, idle_meter::IdleMeter,
-    rate_control::RateControl, reachability::ReachabilityCounters, suspicion::LossSuspicion,
-    terms::TermsOfEnds,
+    announcement_timer::AnnouncementTimer, idle_meter::IdleMeter, loss_probing::LossProbing,
+    non_path_losses::NonPathLosses, rate_control::RateControl, reachability::ReachabilityCounters,
+    terms::LocalAndPeerTerms,
 };
 use super::{
     aggregation::{
@@ -37,9 +37,9 @@ use super::{
     },
     mtu::{MTU_BASE, MtuDiscovery},
     path_estimates::{ArrivalSample, PathEstimates, RttSample},
-    recovery::{LossRecovery, ResolvedPacket},
+    recovery::{AckedOrLostPacket, LossRecovery},
     rtt::{self, RttEstimator},
-    tenant::PathMtu,
+    tenant::PathIdMtu,
     train::Trains,
     validation::{
         CHALLENGE_BEYOND_RTT, PathChallenge, SizedChallenge, Validated, Validation, validation_time,
@@ -77,12 +77,12 @@ pub(crate) struct Path {
     rate: RateControl,
     pacer: Pacer,
     recovery: LossRecovery,
-    excused: ExcusedLosses,
+    non_path_losses: NonPathLosses,
     mtu: MtuDiscovery,
     trains: Trains,
     aggregator: Aggregator,
     copies: CopyQueue,
-    suspicion: LossSuspicion,
+    loss_probing: LossProbing,
     /// A PING is to be sent if nothing else asks for an acknowledgement.
     ping_wanted: bool,
     /// Packets that a probe timeout may still send.
@@ -97,18 +97,18 @@ pub(crate) struct Path {
     peer_limit: Option<ByteCount>,
     /// There is or was a limit of this end.
     announces_limit: bool,
-    terms_of_ends: TermsOfEnds,
-    announcing: Announcing,
+    local_and_peer_terms: LocalAndPeerTerms,
+    announcement_timer: AnnouncementTimer,
     /// CE marks that the peer has acknowledged.
     ecn_ce_acked: u64,
     /// Of its counters, those that no component counts.
     counters: PathStats,
 }
 
-/// What waited or was in flight on a path that is not used any more.
+/// Packets in flight and waiting copies of a path that is not used any more.
 #[derive(Debug)]
-pub(crate) struct Abandoned {
-    pub(crate) lost: Vec<ResolvedPacket>,
+pub(crate) struct DroppedInFlight {
+    pub(crate) lost: Vec<AckedOrLostPacket>,
     pub(crate) copies: Vec<PendingCopy>,
 }
 
@@ -135,8 +135,8 @@ pub(crate) struct AckSignals {
 /// What an acknowledgement means for the rest of the session.
 #[derive(Debug)]
 pub(crate) struct AckResult {
-    pub(crate) acked: Vec<ResolvedPacket>,
-    pub(crate) lost: Vec<ResolvedPacket>,
+    pub(crate) acked: Vec<AckedOrLostPacket>,
+    pub(crate) lost: Vec<AckedOrLostPacket>,
     pub(crate) signals: AckSignals,
     /// The path's MTU, if it has changed.
     pub(crate) mtu: Option<u16>,
@@ -164,12 +164,12 @@ impl Path {
             rate,
             pacer: Pacer::new(begins_at),
             recovery: LossRecovery::starting_at(first.packets),
-            excused: ExcusedLosses::default(),
+            non_path_losses: NonPathLosses::default(),
             mtu,
             trains: Trains::default(),
             aggregator: Aggregator::new(aggregation, begins_at, first.aggregates),
             copies: CopyQueue::default(),
-            suspicion: LossSuspicion::default(),
+            loss_probing: LossProbing::default(),
             ping_wanted: false,
             probe_credit: 0,
             last_eliciting_at: Instant::ZERO,
@@ -178,8 +178,8 @@ impl Path {
             own_limit: config.probe_limit,
             peer_limit: None,
             announces_limit: config.probe_limit.is_some(),
-            terms_of_ends: TermsOfEnds::new(config.terms),
-            announcing: Announcing::new(),
+            local_and_peer_terms: LocalAndPeerTerms::new(config.terms),
+            announcement_timer: AnnouncementTimer::new(),
             ecn_ce_acked: 0,
             counters: PathStats::default(),
         }
@@ -210,8 +210,8 @@ impl Path {
     }
 
     /// The path as the tenants' queues see it.
-    pub(crate) fn id_and_mtu(&self) -> PathMtu {
-        PathMtu {
+    pub(crate) fn id_and_mtu(&self) -> PathIdMtu {
+        PathIdMtu {
             path: self.id,
             mtu: self.mtu(),
         }
@@ -268,13 +268,13 @@ impl Path {
     }
 
     /// A packet that asks for an acknowledgement may leave as far as loss recovery is concerned.
-    pub(crate) fn may_send_eliciting(&self) -> bool {
+    pub(crate) fn may_send_ack_eliciting(&self) -> bool {
         let has_room = || self.rate.has_room(self.recovery.bytes_in_flight());
         self.probe_credit > 0 || !self.recovery.is_full() && has_room()
     }
 
     /// No more packets are remembered; probes excepted, nothing more may be sent.
-    pub(crate) fn is_window_full(&self) -> bool {
+    pub(crate) fn is_sent_table_full(&self) -> bool {
         self.recovery.is_full()
     }
 
@@ -352,11 +352,11 @@ impl Path {
 
     /// The socket has a local address again, or another one. What was in flight is lost: answers to it
     /// go to the address of before.
-    pub(crate) fn on_bound(&mut self, now: Instant) -> Abandoned {
+    pub(crate) fn on_bound(&mut self, now: Instant) -> DroppedInFlight {
         self.reachability.restart();
         self.restart_validation(now);
         self.validation.on_bound(now);
-        self.abandon()
+        self.drop_in_flight()
     }
 
     /// The socket has no local address any more.
@@ -394,7 +394,7 @@ impl Path {
         probe_share: Probability,
     ) {
         self.recovery.restart(first_number);
-        self.excused.on_peer_restarted();
+        self.non_path_losses.on_peer_restarted();
         self.copies.clear();
         self.ecn_ce_acked = 0;
         self.forget_peer_limit(now, probe_share);
@@ -402,18 +402,18 @@ impl Path {
     }
 
     /// Everything in flight is lost, and no copy leaves any more.
-    pub(crate) fn abandon(&mut self) -> Abandoned {
-        Abandoned {
+    pub(crate) fn drop_in_flight(&mut self) -> DroppedInFlight {
+        DroppedInFlight {
             lost: self.recovery.declare_all_lost(),
             copies: self.copies.take_all(),
         }
     }
 
-    /// It has gone down: as [`abandon`](Self::abandon), and no parity follows.
-    pub(crate) fn on_down(&mut self) -> Abandoned {
+    /// The path has gone down: as [`drop_in_flight`](Self::drop_in_flight), and no parity follows.
+    pub(crate) fn on_down(&mut self) -> DroppedInFlight {
         self.probe_credit = 0;
         self.aggregator.drop_group();
-        self.abandon()
+        self.drop_in_flight()
     }
 
     /// What was polled at `polled_at` may have left as late as `until`.
@@ -451,7 +451,7 @@ impl Path {
     }
 
     pub(crate) fn on_challenged(&mut self, now: Instant, token: u64, remote: SocketAddr) {
-        self.announcing.on_challenged(now);
+        self.announcement_timer.on_challenged(now);
         self.validation.on_challenged(token, remote);
     }
 
@@ -609,17 +609,21 @@ impl Path {
 
     /// Those that are longer than the MTU left before it fell: their loss is no congestion, as that of packets is not
     /// which strangers have displaced.
-    fn detect_lost(&mut self, now: Instant) -> Vec<ResolvedPacket> {
+    fn detect_lost(&mut self, now: Instant) -> Vec<AckedOrLostPacket> {
         let mut lost = self.recovery.detect_lost(now, self.estimates.rtt());
         for packet in &mut lost {
             packet.is_beyond_mtu |= packet.ip_bytes > self.mtu.current();
         }
-        self.excused.excuse(now, &mut lost);
+        self.non_path_losses.mark(now, &mut lost);
         lost
     }
 
     /// Packets were declared lost; the MTU, if that shows a smaller one (RFC 8899 §4.3).
-    pub(crate) fn on_packets_lost(&mut self, now: Instant, lost: &[ResolvedPacket]) -> Option<u16> {
+    pub(crate) fn on_packets_lost(
+        &mut self,
+        now: Instant,
+        lost: &[AckedOrLostPacket],
+    ) -> Option<u16> {
         let mut mtu = None;
         for packet in lost {
             mtu = self
@@ -644,7 +648,7 @@ impl Path {
         let (_, lost_before) = self.trains.padding();
         self.trains.on_report(now, report);
         let (_, lost) = self.trains.padding();
-        self.excused.excuse_padding(now, lost - lost_before);
+        self.non_path_losses.mark_padding(now, lost - lost_before);
         let found = self.trains.found();
         if let Some(found) = found {
             self.rate.on_trains(now, found);
@@ -657,7 +661,7 @@ impl Path {
     /// The peer reports how many packets strangers at its socket have displaced, in all.
     pub(crate) fn on_stranger_drops(&mut self, now: Instant, displaced: u64) {
         let acked = self.recovery.counters().acked_packets;
-        self.excused.on_report(now, displaced, acked);
+        self.non_path_losses.on_report(now, displaced, acked);
     }
 
     /// The peer reports which aggregates arrived. `waiting_bytes`: waits to be coalesced.
@@ -683,7 +687,7 @@ impl Path {
 
     fn update_totals(&mut self, now: Instant) {
         let totals = self.totals();
-        self.suspicion.on_totals(now, totals.lost);
+        self.loss_probing.on_totals(now, totals.lost);
         self.estimates.on_totals(now, totals);
     }
 
@@ -737,7 +741,7 @@ impl Path {
             "retransmitted bytes were sent"
         );
         let (_, padding_lost) = self.trains.padding();
-        self.excused
+        self.non_path_losses
             .check_invariants(outcomes.lost_packets + padding_lost);
         self.rate.check_invariants();
         assert!(

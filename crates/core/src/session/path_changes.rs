@@ -2,7 +2,7 @@
 
 use keiro_units::Instant;
 
-use super::{Session, path::Abandoned};
+use super::{Session, path::DroppedInFlight};
 use crate::{
     event::{Event, MoveReason, PathDownReason},
     id::{AppId, PathId},
@@ -10,10 +10,10 @@ use crate::{
 
 impl Session {
     pub(super) fn remove_path(&mut self, now: Instant, id: PathId) {
-        let Some(abandoned) = self.paths.remove(id) else {
+        let Some(dropped) = self.paths.remove(id) else {
             return;
         };
-        self.paths.on_copies_dropped(&abandoned.copies);
+        self.paths.on_copies_dropped(&dropped.copies);
         self.events.push_back(Event::PathDown {
             peer: self.id,
             path: id,
@@ -21,7 +21,7 @@ impl Session {
         });
         self.choose_paths(MoveReason::PathDown);
         self.move_packets(now, id);
-        self.on_losses_detected(now, id, abandoned.lost);
+        self.on_losses_detected(now, id, dropped.lost);
         self.check_up(now);
     }
 
@@ -80,17 +80,22 @@ impl Session {
     }
 
     /// What waited or was in flight on a path is lost.
-    pub(super) fn on_abandoned(&mut self, now: Instant, path: PathId, abandoned: Abandoned) {
-        self.paths.on_copies_dropped(&abandoned.copies);
-        self.on_losses_detected(now, path, abandoned.lost);
+    pub(super) fn on_in_flight_dropped(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        dropped: DroppedInFlight,
+    ) {
+        self.paths.on_copies_dropped(&dropped.copies);
+        self.on_losses_detected(now, path, dropped.lost);
     }
 
     pub(super) fn take_path_down(&mut self, now: Instant, id: PathId, reason: PathDownReason) {
         let Some(path) = self.paths.get_mut(id) else {
             return;
         };
-        let abandoned = path.on_down();
-        self.paths.on_copies_dropped(&abandoned.copies);
+        let dropped = path.on_down();
+        self.paths.on_copies_dropped(&dropped.copies);
         self.events.push_back(Event::PathDown {
             peer: self.id,
             path: id,
@@ -103,6 +108,6 @@ impl Session {
         }
         self.on_path_state_changed(now, MoveReason::PathDown);
         self.move_packets(now, id);
-        self.on_losses_detected(now, id, abandoned.lost);
+        self.on_losses_detected(now, id, dropped.lost);
     }
 }

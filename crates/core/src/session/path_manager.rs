@@ -4,15 +4,15 @@
 //! `path_selection`'s.
 
 mod copies;
-mod pairing;
+mod path_matcher;
 
 use std::{net::SocketAddr, time::Duration};
 
 use keiro_units::{Instant, Probability};
 
-pub(crate) use self::pairing::Arrival;
-use self::pairing::Pairing;
-use super::path::{Abandoned, Path, UsedNumbers};
+pub(crate) use self::path_matcher::Arrival;
+use self::path_matcher::PathMatcher;
+use super::path::{DroppedInFlight, Path, UsedNumbers};
 use crate::{
     config::{AggregationConfig, PathConfig},
     id::{PathId, SocketId},
@@ -30,7 +30,7 @@ pub(crate) struct PathManager {
     /// new ones announce theirs even if they have none.
     removed_announced: bool,
     /// Which paths of the peer arrive on ours.
-    pairing: Pairing,
+    path_matcher: PathMatcher,
     /// Paths take turns to send, beginning after this one.
     last_polled: Option<PathId>,
 }
@@ -87,7 +87,8 @@ impl PathManager {
         remote: SocketAddr,
         number: u8,
     ) -> Arrival {
-        self.pairing.on_packet(&self.paths, socket, remote, number)
+        self.path_matcher
+            .on_packet(&self.paths, socket, remote, number)
     }
 
     /// The paths whose packets use `socket` here.
@@ -157,7 +158,7 @@ impl PathManager {
         let on_socket = self
             .iter()
             .filter(|path| Some(path.socket()) == socket && path.remote().is_some());
-        let paired = self.pairing.path_of(number);
+        let paired = self.path_matcher.path_of(number);
         let same = on_socket.min_by_key(|path| Some(path.id()) != paired);
         match same {
             Some(path) if path.state() != PathState::Down => Some(path.id()),
@@ -197,7 +198,7 @@ impl PathManager {
         config: &PathConfig,
         aggregation: &AggregationConfig,
         probe_share: Probability,
-    ) -> Option<Abandoned> {
+    ) -> Option<DroppedInFlight> {
         let Some(path) = self.paths.get_mut(config.id) else {
             let first = self.used_numbers.remove(config.id).unwrap_or_default();
             let mut path = Path::new(config, aggregation, first);
@@ -208,19 +209,19 @@ impl PathManager {
             return None;
         };
         if path.reconfigure(now, config, probe_share) {
-            self.pairing.forget(config.id);
+            self.path_matcher.forget(config.id);
         }
-        (!path.is_up()).then(|| path.abandon())
+        (!path.is_up()).then(|| path.drop_in_flight())
     }
 
     /// Removes a path; what waited or was in flight on it.
-    pub(crate) fn remove(&mut self, id: PathId) -> Option<Abandoned> {
+    pub(crate) fn remove(&mut self, id: PathId) -> Option<DroppedInFlight> {
         let mut path = self.paths.remove(id)?;
         self.removed_announced |= path.announcements().next().is_some();
-        let abandoned = path.abandon();
-        self.pairing.forget(id);
+        let dropped = path.drop_in_flight();
+        self.path_matcher.forget(id);
         self.used_numbers.insert(id, path.used_numbers());
-        Some(abandoned)
+        Some(dropped)
     }
 
     pub(crate) fn on_trains_enabled(&mut self, share: Probability) {
@@ -238,7 +239,7 @@ impl PathManager {
     ) {
         self.used_numbers.clear();
         self.removed_announced = false;
-        self.pairing = Pairing::default();
+        self.path_matcher = PathMatcher::default();
         for path in self.paths.values_mut() {
             path.on_peer_restarted(now, first_number, probe_share);
         }
@@ -259,7 +260,7 @@ impl PathManager {
         })?;
         // The peer answers over the path that has been challenged, so the two belong together.
         if self.get(found.path).map(Path::socket) == Some(response.socket) {
-            self.pairing.on_response(found.path, response.number);
+            self.path_matcher.on_response(found.path, response.number);
         }
         Some(found)
     }
@@ -281,7 +282,7 @@ impl PathManager {
     ///
     /// Panics with the invariant's name if one does not hold.
     pub(crate) fn check_invariants(&self) {
-        self.pairing.check_invariants(&self.paths);
+        self.path_matcher.check_invariants(&self.paths);
         for (id, path) in self.paths.iter() {
             assert_eq!(id, path.id(), "paths are kept by their id");
             assert!(

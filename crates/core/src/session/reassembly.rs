@@ -1,6 +1,6 @@
 //! Reassembly of the peer's messages in bounded memory. A message is delivered once.
 
-mod finished;
+mod finished_ids;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,7 +9,7 @@ use std::{
 
 use keiro_units::Instant;
 
-use self::finished::Finished;
+use self::finished_ids::FinishedIds;
 use super::receive_memory::{RANGE_BYTES, SpareMemory};
 use crate::{
     id::AppId,
@@ -34,7 +34,7 @@ const PIECES_MAX: usize = 16_384;
 const EXTRA_PIECES_MAX: usize = 65_536;
 /// A message that is whole.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Whole {
+pub(crate) struct ReassembledMessage {
     /// Our own number for it, unique for the session's life: the peer's numbers begin again when
     /// it restarts, and the driver may still hold a message of before.
     pub(crate) number: u64,
@@ -109,7 +109,7 @@ pub(crate) struct Reassembly {
     former: BTreeMap<u64, u64>,
     former_bytes: u64,
     next_number: u64,
-    finished: Finished,
+    finished: FinishedIds,
     /// Charges of all messages that have begun.
     used: u64,
     /// Charges of all messages that have ended.
@@ -154,7 +154,7 @@ impl Reassembly {
             former: BTreeMap::new(),
             former_bytes: 0,
             next_number: 0,
-            finished: Finished::default(),
+            finished: FinishedIds::default(),
             used: 0,
             returned: 0,
             granted: window,
@@ -187,7 +187,7 @@ impl Reassembly {
         &mut self,
         at: Instant,
         part: MessagePart<'_>,
-    ) -> Result<Option<Whole>, PartError> {
+    ) -> Result<Option<ReassembledMessage>, PartError> {
         let MessagePart {
             id,
             app,
@@ -247,7 +247,7 @@ impl Reassembly {
         };
         self.delivered.insert(number, delivered);
         self.delivered_ids.insert(id);
-        Ok(Some(Whole {
+        Ok(Some(ReassembledMessage {
             number,
             app,
             body: partial.body,
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_grows_if_it_is_what_limits_the_peer_and_gives_way_to_streams() {
+    fn credit_grows_when_it_limits_the_peer_and_yields_to_streams() {
         const WINDOW: u64 = 8 << 20;
         let mut reassembly = Reassembly::new(WINDOW);
         let mut ids = 0..;
@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn all_messages_together_are_in_few_pieces() {
+    fn pieces_of_all_messages_are_bounded() {
         let mut reassembly = Reassembly::new(1 << 30);
         let mut piece = |id, at| reassembly.on_part(AT, part(id, APP, 40_000, at, b"a"));
         let mut taken = 0;
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_from_before_a_restart_hold_credit_until_they_are_taken() {
+    fn messages_from_before_a_restart_hold_credit_until_delivered() {
         let mut reassembly = Reassembly::new(10_000);
         let mut numbers = Vec::new();
         for id in 0..4 {
@@ -585,7 +585,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parts_in_any_order_and_number_make_the_message_once(
+        fn fragments_reassemble_once_in_any_order(
             len in 1usize..200,
             cuts in proptest::collection::vec((0usize..200, 1usize..60), 1..80),
         ) {
@@ -664,7 +664,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_leaves_at_the_driver_by_restarting_is_bounded() {
+    fn undelivered_messages_of_restarting_peers_are_bounded() {
         const WINDOW: u64 = 10_000;
         let mut reassembly = Reassembly::new(WINDOW);
         let mut kept = Vec::new();

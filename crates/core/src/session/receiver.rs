@@ -10,14 +10,14 @@ use keiro_units::Instant;
 use super::{
     aggregation::receiver::{AggregateReceiver, Copy, ReceiveOverflows},
     clock::PeerClock,
-    fragments::{FragmentPart, Fragments, WholeDatagram},
-    packet_parts::{PacketPart, PacketParts, WholePacket, WrongPart},
-    reassembly::{CreditTime, MessagePart, PartError, Reassembly, Whole},
+    displaced_packets::{DisplacedPackets, SocketDrops},
+    fragments::{DatagramFragment, Fragments, ReassembledDatagram},
+    packet_parts::{PacketPart, PacketParts, ReassembledPacket, WrongPart},
+    reassembly::{CreditTime, MessagePart, PartError, ReassembledMessage, Reassembly},
     receive_memory::SpareMemory,
-    received::{AckPolicy, Received},
+    received_packets::{AckPolicy, Received},
     resequencer::{Arrival, HeldPacket, OrderCounts, OrderedPacket, Resequencer},
     sent_frames::{SentFrame, SentFrames},
-    stranger_drops::{DisplacedPackets, SocketDrops},
     train::TrainReceiver,
 };
 use crate::{
@@ -190,7 +190,7 @@ impl Receiver {
 
     /// The full number of a packet on the peer's path `path`; `None`: it was received before, or it
     /// is too old to know.
-    pub(crate) fn packet_number(&self, path: u8, low: u32) -> Option<u64> {
+    pub(crate) fn expand_and_check_replay(&self, path: u8, low: u32) -> Option<u64> {
         let Some(remote) = self.remote_paths.get(path) else {
             return Some(u64::from(low));
         };
@@ -443,7 +443,7 @@ impl Receiver {
         &mut self,
         at: Instant,
         part: MessagePart<'_>,
-    ) -> Result<Option<Whole>, PartError> {
+    ) -> Result<Option<ReassembledMessage>, PartError> {
         let result = self.reassembly.on_part(at, part);
         if matches!(result, Err(PartError::Abandoned | PartError::Full)) {
             self.update_credit();
@@ -486,7 +486,7 @@ impl Receiver {
         &mut self,
         now: Instant,
         part: PacketPart<'_>,
-    ) -> Result<Option<WholePacket>, WrongPart> {
+    ) -> Result<Option<ReassembledPacket>, WrongPart> {
         self.packet_parts.on_part(now, part)
     }
 
@@ -496,7 +496,10 @@ impl Receiver {
     }
 
     /// Takes a fragment of a datagram; the datagram if it is whole now.
-    pub(crate) fn on_fragment(&mut self, part: FragmentPart<'_>) -> Option<WholeDatagram> {
+    pub(crate) fn on_fragment(
+        &mut self,
+        part: DatagramFragment<'_>,
+    ) -> Option<ReassembledDatagram> {
         self.fragments.on_fragment(part)
     }
 
@@ -590,8 +593,8 @@ impl Receiver {
         self.deliveries.arrived.len() >= ARRIVED_MAX
     }
 
-    pub(crate) fn deliver_message(&mut self, whole: Whole) {
-        let Whole { app, number, body } = whole;
+    pub(crate) fn deliver_message(&mut self, whole: ReassembledMessage) {
+        let ReassembledMessage { app, number, body } = whole;
         let message = Arrived::Message { app, number, body };
         self.deliveries.arrived.push_back(message);
     }

@@ -66,7 +66,7 @@ impl PacketKind {
 
 /// The tenant whose window the packet counts in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Owner {
+pub(crate) struct ChargedTenant {
     pub(crate) tenant: TenantId,
     /// The two ECN bits of its outer header.
     pub(crate) ecn: u8,
@@ -79,7 +79,7 @@ pub(crate) struct NewPacket {
     pub(crate) ip_bytes: u16,
     pub(crate) frames: SentFrames,
     pub(crate) self_queueing: SelfQueueing,
-    pub(crate) owner: Owner,
+    pub(crate) owner: ChargedTenant,
 }
 
 #[derive(Debug)]
@@ -92,16 +92,16 @@ struct SentPacket {
     state: State,
     frames: SentFrames,
     self_queueing: SelfQueueing,
-    owner: Owner,
+    owner: ChargedTenant,
 }
 
 /// A packet that was acknowledged or declared lost.
 #[derive(Debug)]
-pub(crate) struct ResolvedPacket {
+pub(crate) struct AckedOrLostPacket {
     pub(crate) number: u64,
     pub(crate) ip_bytes: u16,
     pub(crate) frames: SentFrames,
-    pub(crate) owner: Owner,
+    pub(crate) owner: ChargedTenant,
     /// Acknowledged after it was declared lost.
     pub(crate) was_lost: bool,
     /// Acknowledged after its content was sent again.
@@ -112,7 +112,7 @@ pub(crate) struct ResolvedPacket {
     /// Lost, and longer than what its path is known to carry.
     pub(crate) is_beyond_mtu: bool,
     /// Lost, and the peer says that strangers have displaced as many packets.
-    pub(crate) is_excused: bool,
+    pub(crate) is_non_path_loss: bool,
 }
 
 /// What controllers hear of losses.
@@ -121,11 +121,11 @@ pub(crate) struct Lost {
     /// Packets whose loss is a sign of congestion.
     pub(crate) by_congestion: u64,
     /// Packets that strangers have displaced: the line has carried them, as it has those that arrived.
-    pub(crate) excused: u64,
+    pub(crate) non_path_losses: u64,
     pub(crate) excused_bytes: u64,
 }
 
-impl ResolvedPacket {
+impl AckedOrLostPacket {
     /// What is lost because of its size is no sign of congestion (RFC 8899 §3).
     pub(crate) fn is_of_its_size(&self) -> bool {
         self.is_mtu_probe || self.is_beyond_mtu
@@ -133,15 +133,15 @@ impl ResolvedPacket {
 }
 
 impl Lost {
-    pub(crate) fn of(packets: &[ResolvedPacket]) -> Self {
+    pub(crate) fn of(packets: &[AckedOrLostPacket]) -> Self {
         let mut lost = Self::default();
         packets.iter().for_each(|packet| lost.add(packet));
         lost
     }
 
-    pub(crate) fn add(&mut self, packet: &ResolvedPacket) {
-        if packet.is_excused {
-            self.excused += 1;
+    pub(crate) fn add(&mut self, packet: &AckedOrLostPacket) {
+        if packet.is_non_path_loss {
+            self.non_path_losses += 1;
             self.excused_bytes += u64::from(packet.ip_bytes);
         } else if !packet.is_of_its_size() {
             self.by_congestion += 1;
@@ -155,13 +155,13 @@ pub(crate) struct LargestAcked {
     pub(crate) sent_at: Instant,
     pub(crate) ip_bytes: u16,
     pub(crate) self_queueing: SelfQueueing,
-    pub(crate) owner: Owner,
+    pub(crate) owner: ChargedTenant,
 }
 
 /// What an acknowledgement brought.
 #[derive(Debug, Default)]
 pub(crate) struct AckOutcome {
-    pub(crate) acked: Vec<ResolvedPacket>,
+    pub(crate) acked: Vec<AckedOrLostPacket>,
     /// `None` if the largest was acknowledged before or its send time is not known.
     pub(crate) largest: Option<LargestAcked>,
 }
@@ -192,7 +192,7 @@ pub(crate) struct LossRecovery {
     pto_count: u32,
     last_pto_at: Option<Instant>,
     /// Packets below left before the path last went down.
-    first_pn_after_outage: u64,
+    first_number_after_outage: u64,
     /// Of the path's counters, those of packets by what became of them. MTU probes are acknowledged only.
     counters: PathStats,
     /// Of the spurious losses, those sent before the path last went down: that they arrived says nothing about the
@@ -352,7 +352,11 @@ impl LossRecovery {
     }
 
     /// Declares lost what the acknowledgements so far imply, PTO-retransmitted packets included.
-    pub(crate) fn detect_lost(&mut self, now: Instant, rtt: &RttEstimator) -> Vec<ResolvedPacket> {
+    pub(crate) fn detect_lost(
+        &mut self,
+        now: Instant,
+        rtt: &RttEstimator,
+    ) -> Vec<AckedOrLostPacket> {
         let Some(largest) = self.largest_acked else {
             self.forget_resolved(now, rtt);
             return Vec::new();
@@ -419,7 +423,7 @@ impl LossRecovery {
     /// The probe timeout has expired: returns the two oldest packets, whose content is retransmitted
     /// as probes. That does not mean that they are lost (RFC 9002 §6.2): [`detect_lost`](Self::detect_lost)
     /// decides that once something is acknowledged.
-    pub(crate) fn on_pto(&mut self, now: Instant) -> Vec<ResolvedPacket> {
+    pub(crate) fn on_pto(&mut self, now: Instant) -> Vec<AckedOrLostPacket> {
         self.pto_count += 1;
         self.last_pto_at = Some(now);
         let oldest: Vec<u64> = self.outstanding_numbers().take(2).collect();
@@ -453,7 +457,7 @@ impl LossRecovery {
     }
 
     /// The path is down: everything outstanding is lost.
-    pub(crate) fn declare_all_lost(&mut self) -> Vec<ResolvedPacket> {
+    pub(crate) fn declare_all_lost(&mut self) -> Vec<AckedOrLostPacket> {
         let outstanding: Vec<u64> = self.outstanding_numbers().collect();
         let mut lost = self.confirm_losses(|_, _| true);
         let all = outstanding.into_iter();
@@ -461,7 +465,7 @@ impl LossRecovery {
         self.advance_first_outstanding();
         self.unanswered_since = None;
         self.pto_count = 0;
-        self.first_pn_after_outage = self.next_number();
+        self.first_number_after_outage = self.next_number();
         lost
     }
 
@@ -496,7 +500,7 @@ impl LossRecovery {
             }
         }
         let packet = &mut self.packets[index];
-        outcome.acked.push(ResolvedPacket {
+        outcome.acked.push(AckedOrLostPacket {
             number,
             ip_bytes: packet.ip_bytes,
             frames: std::mem::take(&mut packet.frames),
@@ -507,13 +511,13 @@ impl LossRecovery {
             was_pto_retransmitted: false,
             is_mtu_probe,
             is_beyond_mtu: false,
-            is_excused: false,
+            is_non_path_loss: false,
         });
     }
 
     /// A packet that was taken for lost has arrived.
     fn on_spurious(&mut self, number: u64, is_mtu_probe: bool) {
-        let is_after_outage = number < self.first_pn_after_outage;
+        let is_after_outage = number < self.first_number_after_outage;
         if !is_mtu_probe {
             self.counters.acked_packets += 1;
             self.counters.spurious_lost_packets += 1;
@@ -529,7 +533,7 @@ impl LossRecovery {
 
     /// An outstanding packet goes to `state`, lost or PTO-retransmitted, and is not in flight any more. Its
     /// content stays with it, because it may still turn out to have arrived.
-    fn mark_not_in_flight(&mut self, number: u64, state: State) -> ResolvedPacket {
+    fn mark_not_in_flight(&mut self, number: u64, state: State) -> AckedOrLostPacket {
         let packet = &mut self.packets[(number - self.base) as usize];
         debug_assert_eq!(
             packet.state,
@@ -546,7 +550,7 @@ impl LossRecovery {
         self.outcomes_in_flight -= usize::from(packet.frames.carries_outcome());
         self.bytes_in_flight -= u64::from(packet.ip_bytes);
         self.counters.lost_packets += u64::from(!is_mtu_probe);
-        ResolvedPacket {
+        AckedOrLostPacket {
             number,
             ip_bytes: packet.ip_bytes,
             frames: match state {
@@ -559,7 +563,7 @@ impl LossRecovery {
             was_pto_retransmitted: false,
             is_mtu_probe,
             is_beyond_mtu: false,
-            is_excused: false,
+            is_non_path_loss: false,
         }
     }
 
@@ -567,14 +571,14 @@ impl LossRecovery {
     fn confirm_losses(
         &mut self,
         is_lost: impl Fn(u64, &SentPacket) -> bool,
-    ) -> Vec<ResolvedPacket> {
+    ) -> Vec<AckedOrLostPacket> {
         let mut lost = Vec::new();
         for &number in &self.pto_retransmitted {
             let packet = &mut self.packets[(number - self.base) as usize];
             if is_lost(number, packet) {
                 packet.state = State::Lost;
                 packet.frames.forget_lost();
-                lost.push(ResolvedPacket {
+                lost.push(AckedOrLostPacket {
                     number,
                     ip_bytes: packet.ip_bytes,
                     frames: SentFrames::None,
@@ -584,7 +588,7 @@ impl LossRecovery {
                     was_pto_retransmitted: true,
                     is_mtu_probe: packet.kind == PacketKind::MtuProbe,
                     is_beyond_mtu: false,
-                    is_excused: false,
+                    is_non_path_loss: false,
                 });
             }
         }

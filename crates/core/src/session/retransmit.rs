@@ -3,8 +3,8 @@
 use keiro_units::Instant;
 
 use super::{
-    Session, recovery::ResolvedPacket, scheduler::ResolvedPackets, sent_frames::SentFrame,
-    tenant::PathMtu,
+    Session, recovery::AckedOrLostPacket, scheduler::AckedOrLostPackets, sent_frames::SentFrame,
+    tenant::PathIdMtu,
 };
 use crate::{event::Event, id::PathId, trace::TraceKind};
 
@@ -19,9 +19,9 @@ impl Session {
         &mut self,
         now: Instant,
         path: PathId,
-        lost: Vec<ResolvedPacket>,
+        lost: Vec<AckedOrLostPacket>,
     ) {
-        let resolved = ResolvedPackets {
+        let resolved = AckedOrLostPackets {
             acked: &[],
             lost: &lost,
             signals: None,
@@ -32,7 +32,7 @@ impl Session {
 
     /// Packets are lost: their sizes show whether the path's MTU is smaller, and their content is queued
     /// again.
-    pub(super) fn requeue_lost(&mut self, now: Instant, id: PathId, lost: Vec<ResolvedPacket>) {
+    pub(super) fn requeue_lost(&mut self, now: Instant, id: PathId, lost: Vec<AckedOrLostPacket>) {
         for packet in &lost {
             self.tracer.record(now, id, || TraceKind::PacketLost {
                 number: packet.number,
@@ -44,7 +44,7 @@ impl Session {
             self.on_mtu_changed(id, mtu);
             // The losses that have shown it were taken for congestion.
             self.scheduler
-                .restart_controllers(now, PathMtu { path: id, mtu }, false);
+                .restart_controllers(now, PathIdMtu { path: id, mtu }, false);
         }
         self.requeue(now, id, lost);
     }
@@ -54,7 +54,7 @@ impl Session {
         &mut self,
         now: Instant,
         path: PathId,
-        resolved: ResolvedPackets<'_>,
+        resolved: AckedOrLostPackets<'_>,
     ) {
         if let Some(path) = self.paths.get(path) {
             self.scheduler.on_capacity(path.id(), path.line_capacity());
@@ -65,7 +65,7 @@ impl Session {
     }
 
     /// Queues the content of packets that are lost, or that a probe timeout retransmits.
-    pub(super) fn requeue(&mut self, now: Instant, path: PathId, packets: Vec<ResolvedPacket>) {
+    pub(super) fn requeue(&mut self, now: Instant, path: PathId, packets: Vec<AckedOrLostPacket>) {
         for packet in packets {
             if packet.was_pto_retransmitted {
                 continue;

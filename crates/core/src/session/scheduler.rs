@@ -15,10 +15,10 @@ use keiro_units::Instant;
 
 use super::{
     path::AckSignals,
-    recovery::ResolvedPacket,
+    recovery::AckedOrLostPacket,
     send_queues::{Coalescing, SendQueues},
     tenant::{
-        DeliveryReport, GrantKind, ItemsState, PathMtu, SchedulerGrant, SendingPath, Tenants,
+        BacklogState, DeliveryReport, GrantKind, PathIdMtu, PathSendState, SchedulerGrant, Tenants,
     },
 };
 use crate::{
@@ -46,14 +46,14 @@ pub(crate) struct SendLimits {
 
 /// Packets on one path of which it is known what became of them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ResolvedPackets<'a> {
-    pub(crate) acked: &'a [ResolvedPacket],
-    pub(crate) lost: &'a [ResolvedPacket],
+pub(crate) struct AckedOrLostPackets<'a> {
+    pub(crate) acked: &'a [AckedOrLostPacket],
+    pub(crate) lost: &'a [AckedOrLostPacket],
     /// Of the acknowledgement that said so; `None`: a timer did.
     pub(crate) signals: Option<AckSignals>,
 }
 
-impl ResolvedPackets<'_> {
+impl AckedOrLostPackets<'_> {
     /// Adds up what became of them, by tenant. The peer counts CE marks of all packets together, those that left
     /// with one among them.
     fn add_to(&self, reports: &mut DeliveryReports) {
@@ -138,18 +138,23 @@ impl SendScheduler {
     }
 
     /// Tenants of which items have come for a path get their turns.
-    pub(crate) fn admit_woken(&mut self, now: Instant, path: SendingPath) {
-        while let Some(tenant) = self.queues.take_woken(path.id) {
-            let state = self.items_state(path.id, tenant);
-            self.tenants.on_items(now, path.id_and_mtu(), tenant, state);
+    pub(crate) fn admit_newly_backlogged(&mut self, now: Instant, path: PathSendState) {
+        while let Some(tenant) = self.queues.take_newly_backlogged(path.id) {
+            let state = self.backlog_state(path.id, tenant);
+            self.tenants
+                .on_backlog(now, path.id_and_mtu(), tenant, state);
         }
     }
 
     /// What leaves next on a path; `None`: nothing may leave now. The grant is followed by
     /// [`on_sent`](Self::on_sent) or [`on_refused`](Self::on_refused).
-    pub(crate) fn poll_next(&mut self, now: Instant, path: SendingPath) -> Option<SchedulerGrant> {
+    pub(crate) fn poll_next(
+        &mut self,
+        now: Instant,
+        path: PathSendState,
+    ) -> Option<SchedulerGrant> {
         let may_coalesce = path.coalescing_at <= now;
-        self.admit_woken(now, path);
+        self.admit_newly_backlogged(now, path);
         if may_coalesce {
             self.tenants.on_may_coalesce(path.id);
         }
@@ -158,11 +163,11 @@ impl SendScheduler {
         } = self;
         tenants.poll_next(now, path, |tenant| {
             match queues.first(path.id, tenant, may_coalesce) {
-                Some(_) => ItemsState::Ready,
+                Some(_) => BacklogState::Ready,
                 None if queues.has_ready(path.id, tenant, Coalescing::Yes) => {
-                    ItemsState::Coalescing
+                    BacklogState::Coalescing
                 }
-                None => ItemsState::None,
+                None => BacklogState::None,
             }
         })
     }
@@ -172,18 +177,18 @@ impl SendScheduler {
     pub(crate) fn poll_same(
         &mut self,
         now: Instant,
-        path: SendingPath,
+        path: PathSendState,
         grant: SchedulerGrant,
     ) -> Option<SchedulerGrant> {
-        if path.control_waits || self.queues.has_woken(path.id) {
+        if path.control_waits || self.queues.has_newly_backlogged(path.id) {
             return None;
         }
         self.tenants.poll_same(now, path, grant)
     }
 
     /// When something may leave over a path, pacing aside; in the past: at once.
-    pub(crate) fn waits_until(&self, path: SendingPath) -> Option<Instant> {
-        let is_woken = self.queues.has_woken(path.id) || path.control_waits;
+    pub(crate) fn waits_until(&self, path: PathSendState) -> Option<Instant> {
+        let is_woken = self.queues.has_newly_backlogged(path.id) || path.control_waits;
         let at_once = is_woken.then_some(Instant::ZERO);
         let coalescing = self.tenants.awaits_coalescing(path.id);
         let coalescing = coalescing.then_some(path.coalescing_at);
@@ -192,14 +197,14 @@ impl SendScheduler {
     }
 
     /// What a tenant has of items for a path.
-    fn items_state(&self, path: PathId, tenant: TenantId) -> ItemsState {
+    fn backlog_state(&self, path: PathId, tenant: TenantId) -> BacklogState {
         let queues = &self.queues;
         if queues.has_ready(path, tenant, Coalescing::No) {
-            ItemsState::Ready
+            BacklogState::Ready
         } else if queues.has_ready(path, tenant, Coalescing::Yes) {
-            ItemsState::Coalescing
+            BacklogState::Coalescing
         } else {
-            ItemsState::None
+            BacklogState::None
         }
     }
 
@@ -212,9 +217,9 @@ impl SendScheduler {
         bytes: u64,
     ) {
         if grant.kind == GrantKind::Items {
-            let state = self.items_state(path, grant.tenant);
+            let state = self.backlog_state(path, grant.tenant);
             self.tenants.on_items_sent(path, grant.tenant, state);
-            self.queues.forget_woken(path, grant.tenant);
+            self.queues.forget_newly_backlogged(path, grant.tenant);
         }
         self.tenants.on_sent(now, path, grant, bytes);
     }
@@ -228,7 +233,7 @@ impl SendScheduler {
     pub(crate) fn on_ungranted_sent(
         &mut self,
         now: Instant,
-        path: PathMtu,
+        path: PathIdMtu,
         tenant: TenantId,
         ip_bytes: u64,
     ) {
@@ -239,8 +244,8 @@ impl SendScheduler {
     pub(crate) fn on_packets_resolved(
         &mut self,
         now: Instant,
-        path: PathMtu,
-        resolved: ResolvedPackets<'_>,
+        path: PathIdMtu,
+        resolved: AckedOrLostPackets<'_>,
     ) {
         let Self {
             tenants, reports, ..

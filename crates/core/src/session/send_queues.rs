@@ -33,7 +33,7 @@ use keiro_units::Instant;
 
 use self::{
     datagrams::{OutDatagram, OutDatagrams},
-    messages::{MessagePart, OutMessages},
+    messages::{MessageRange, OutMessages},
     ready::{QueueKey, QueuePath, ReadyQueues, ScheduleKey},
     streams::OutStreams,
 };
@@ -196,24 +196,24 @@ impl SendQueues {
         self.tenants.get(&app).copied().unwrap_or(TenantId::ZERO)
     }
 
-    /// See [`ReadyQueues::take_woken`].
-    pub(crate) fn take_woken(&mut self, path: PathId) -> Option<TenantId> {
-        self.ready.take_woken(path)
+    /// See [`ReadyQueues::take_newly_backlogged`].
+    pub(crate) fn take_newly_backlogged(&mut self, path: PathId) -> Option<TenantId> {
+        self.ready.take_newly_backlogged(path)
     }
 
-    /// See [`ReadyQueues::forget_woken`].
-    pub(crate) fn forget_woken(&mut self, path: PathId, tenant: TenantId) {
-        self.ready.forget_woken(path, tenant);
+    /// See [`ReadyQueues::forget_newly_backlogged`].
+    pub(crate) fn forget_newly_backlogged(&mut self, path: PathId, tenant: TenantId) {
+        self.ready.forget_newly_backlogged(path, tenant);
     }
 
-    /// See [`ReadyQueues::wake_path`].
-    pub(crate) fn wake_path(&mut self, path: PathId) {
-        self.ready.wake_path(path);
+    /// See [`ReadyQueues::mark_path_newly_backlogged`].
+    pub(crate) fn mark_path_newly_backlogged(&mut self, path: PathId) {
+        self.ready.mark_path_newly_backlogged(path);
     }
 
-    /// See [`ReadyQueues::has_woken`].
-    pub(crate) fn has_woken(&self, path: PathId) -> bool {
-        self.ready.has_woken(path)
+    /// See [`ReadyQueues::has_newly_backlogged`].
+    pub(crate) fn has_newly_backlogged(&self, path: PathId) -> bool {
+        self.ready.has_newly_backlogged(path)
     }
 
     /// The first of a tenant's items for `path` that may be sent, and how; items to be coalesced
@@ -293,7 +293,7 @@ impl SendQueues {
     }
 
     /// `part` of a message has left over `path`.
-    fn on_part_sent(&mut self, path: PathId, id: u64, part: MessagePart) {
+    fn on_part_sent(&mut self, path: PathId, id: u64, part: MessageRange) {
         self.messages.on_part_sent(id, part);
         let item = SendItem::Message(id);
         let Some((schedule_key, app)) = self.schedule_key_of(item).zip(self.app_of(item)) else {

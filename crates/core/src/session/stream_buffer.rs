@@ -43,7 +43,7 @@ mod tests {
     proptest! {
         /// What is copied to give memory back is less than what passed through it.
         #[test]
-        fn giving_memory_back_keeps_little_and_costs_little(
+        fn shrinking_a_buffer_is_cheap_and_keeps_little(
             steps in proptest::collection::vec((0usize..200_000, 0usize..200_000), 1..100),
         ) {
             let mut data = VecDeque::new();

@@ -6,7 +6,7 @@ use super::{
     MessageEnd, Session,
     path::{Path, PathTimeout},
     sent_frames::MessageControl,
-    tenant::SendingPath,
+    tenant::PathSendState,
 };
 use crate::{
     event::{MessageOutcome, MoveReason, PathDownReason},
@@ -202,12 +202,12 @@ impl Session {
     }
 
     /// A path as the scheduler sees it.
-    pub(super) fn sending_path(&self, path: &Path) -> SendingPath {
+    pub(super) fn sending_path(&self, path: &Path) -> PathSendState {
         let mtu = path.mtu();
         // The head of the frame is counted at its longest, so that the window is never exceeded.
         let head = Frame::packet_head_len(u32::MAX, usize::from(mtu));
         let sends_control = self.control_waits() && self.paths.fastest() == Some(path.id());
-        SendingPath {
+        PathSendState {
             id: path.id(),
             mtu,
             packet_overhead: (usize::from(path.ip_overhead()) + DATA_HEADER_LEN + TAG_LEN + head)

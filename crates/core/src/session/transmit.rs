@@ -13,7 +13,7 @@ use super::{
     aggregation::copies::{CopyBatch, CopyContent, PendingCopy},
     mtu::MTU_LEAST,
     path::{Path, TrainContent},
-    recovery::{Owner, PacketKind},
+    recovery::{ChargedTenant, PacketKind},
     send_queues::{FrameBuf, ItemSelection},
     sent_frames::SentFrames,
     spreading,
@@ -100,7 +100,7 @@ struct Packet {
     frames: SentFrames,
     /// It is the first copy of an aggregate.
     copies: Option<Copies>,
-    owner: Owner,
+    owner: ChargedTenant,
 }
 
 /// The copies of an aggregate.
@@ -116,7 +116,7 @@ struct Copies {
 struct Unsealed {
     kind: PacketKind,
     frames: SentFrames,
-    owner: Owner,
+    owner: ChargedTenant,
 }
 
 impl Unsealed {
@@ -125,7 +125,7 @@ impl Unsealed {
         Self {
             kind,
             frames: SentFrames::None,
-            owner: Owner::default(),
+            owner: ChargedTenant::default(),
         }
     }
 }
@@ -414,7 +414,8 @@ impl Session {
             }
         }
         let path = self.paths.get(id)?;
-        self.scheduler.admit_woken(now, self.sending_path(path));
+        self.scheduler
+            .admit_newly_backlogged(now, self.sending_path(path));
         let wants = self.wants_to_send(path, now);
         let path = self.paths.get_mut(id)?;
         match wants {
@@ -432,7 +433,7 @@ impl Session {
         let is_first = batch.segments == 0;
         let is_copy = self.next_copy(now, id).is_some();
         let path = self.paths.get(id)?;
-        let with_data = batch.paced && path.may_send_eliciting();
+        let with_data = batch.paced && path.may_send_ack_eliciting();
         let grant = match is_copy {
             false if with_data => self.poll_scheduler(now, id),
             _ => None,
@@ -461,7 +462,7 @@ impl Session {
             return false;
         };
         if written.is_eliciting {
-            path.on_eliciting_batched();
+            path.on_ack_eliciting_batched();
             self.took_turn = true;
         }
         batch.add(written.len, path.ip_overhead())
@@ -483,7 +484,8 @@ impl Session {
         let mut grant = grant;
         loop {
             let start = buf.bytes.len();
-            let Some(packet) = self.write_ip_packets(now, id, grant, batch.limit(), buf) else {
+            let Some(packet) = self.write_ip_packet_batch(now, id, grant, batch.limit(), buf)
+            else {
                 return false;
             };
             let written = WrittenPacket {
@@ -494,7 +496,7 @@ impl Session {
             if !self.on_batched(id, written, batch) {
                 return false;
             }
-            let may_send = self.paths.get(id).is_some_and(Path::may_send_eliciting);
+            let may_send = self.paths.get(id).is_some_and(Path::may_send_ack_eliciting);
             if !(batch.has_room(buf) && batch.paced && may_send) {
                 return true;
             }
@@ -517,7 +519,7 @@ impl Session {
         uplinks: &mut Uplinks,
     ) -> Option<WrittenPacket> {
         let start = buf.bytes.len();
-        let packet = self.write_packet(now, id, batch.payload_max, grant, buf);
+        let packet = self.write_item_packet(now, id, batch.payload_max, grant, buf);
         if let (None, Some(grant)) = (&packet, grant) {
             self.scheduler.on_refused(id, grant);
         }

@@ -242,7 +242,7 @@ proptest! {
 
     /// Also where batches are lost, come again, are forged or cut off, and where others are among them.
     #[test]
-    fn joined_datagrams_come_to_the_same_as_one_by_one(
+    fn batched_datagrams_are_handled_like_single_ones(
         bursts in proptest::collection::vec((any_burst(), any_harm()), 1..12),
     ) {
         let joined = run(Handling::Joined, &bursts);

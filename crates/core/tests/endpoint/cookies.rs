@@ -405,7 +405,7 @@ fn honest_peer_gets_through_during_a_flood() {
 }
 
 #[test]
-fn cookie_is_good_for_its_own_address_only() {
+fn cookie_is_valid_for_its_own_address_only() {
     let (mut end, _) = responder();
     let mut now = Instant::from_nanos(1);
     load(&mut end, &mut now);
@@ -429,7 +429,7 @@ fn cookie_is_good_for_its_own_address_only() {
 }
 
 #[test]
-fn altered_cookie_is_none() {
+fn altered_cookie_is_refused() {
     let (mut end, _) = responder();
     let mut now = Instant::from_nanos(1);
     load(&mut end, &mut now);
@@ -442,7 +442,7 @@ fn altered_cookie_is_none() {
 }
 
 #[test]
-fn no_cookie_is_asked_when_the_load_ends() {
+fn no_cookie_is_required_after_the_load_ends() {
     let (mut end, _) = responder();
     let mut now = Instant::from_nanos(1);
     load(&mut end, &mut now);
@@ -456,7 +456,7 @@ fn no_cookie_is_asked_when_the_load_ends() {
 }
 
 #[test]
-fn cookie_ends_with_the_secrets_behind_it() {
+fn cookie_expires_with_its_secret() {
     let (mut end, _) = responder();
     let mut now = Instant::from_nanos(1);
     load(&mut end, &mut now);
@@ -471,7 +471,7 @@ fn cookie_ends_with_the_secrets_behind_it() {
 }
 
 #[test]
-fn verified_address_has_a_limit_too() {
+fn verified_addresses_are_rate_limited_too() {
     let (mut end, _) = responder();
     let mut now = Instant::from_nanos(1);
     load(&mut end, &mut now);

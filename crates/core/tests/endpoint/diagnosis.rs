@@ -158,7 +158,7 @@ fn forged_packets_hide_no_mistake_of_a_configured_address() {
 }
 
 #[test]
-fn a_peer_that_is_up_is_not_accused() {
+fn no_key_fault_is_reported_for_a_peer_that_is_up() {
     let mut net = Net::new();
     assert!(net.run(SECOND * 5, Net::is_up));
     let (_, mut not_ours) = Hello::new(3, 1, 1).initiate();

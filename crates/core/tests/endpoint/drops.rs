@@ -57,7 +57,7 @@ fn assert_counted(packets: &[Vec<u8>], reason: &'static str, count: u64) {
 }
 
 #[test]
-fn truncated() {
+fn truncated_packets_are_counted() {
     let mut packets = vec![Vec::new()];
     for (kind, lengths) in [
         (1, &[1, 163, 165][..]),
@@ -79,13 +79,13 @@ fn truncated() {
 }
 
 #[test]
-fn unknown_kind() {
+fn packets_of_unknown_kind_are_counted() {
     let packets: Vec<_> = [0, 6, 0x45, 255].map(|kind| vec![kind; 200]).into();
     assert_counted(&packets, "unknown_kind", 4);
 }
 
 #[test]
-fn unknown_index() {
+fn unknown_receiver_indices_are_counted() {
     let packet = |kind, len| {
         let mut packet = vec![0; len];
         packet[0] = kind;
@@ -96,7 +96,7 @@ fn unknown_index() {
 }
 
 #[test]
-fn unauthentic_data() {
+fn unauthentic_data_packets_are_counted() {
     let mut victim = Victim::new();
     let sealed = victim.raw.packet(&[1]);
     for index in [1, 6, 9, 10, sealed.len() - 1] {
@@ -112,7 +112,7 @@ fn unauthentic_data() {
 }
 
 #[test]
-fn unauthentic_initiation() {
+fn unauthentic_initiations_are_counted() {
     let (_, mut initiation) = Hello::new(2, 1, 1).initiate();
     initiation[100] ^= 1;
     mend_first_mac(&mut initiation, 1);
@@ -135,7 +135,7 @@ fn unauthentic_response_does_not_end_the_handshake() {
 }
 
 #[test]
-fn unauthentic_cookie_reply() {
+fn unauthentic_cookie_replies_are_counted() {
     let (mut end, id, initiation) = waiting();
     let mut reply = vec![3, 0, 0, 0];
     reply.extend_from_slice(&initiation[4..8]);
@@ -147,7 +147,7 @@ fn unauthentic_cookie_reply() {
 }
 
 #[test]
-fn replayed() {
+fn replayed_packets_are_counted() {
     let mut victim = Victim::new();
     let body = message(0, 2, 0, b"hi");
     let packet = victim.raw.packet(&body);
@@ -184,7 +184,7 @@ fn replayed_over_another_path_is_not_authentic() {
 }
 
 #[test]
-fn malformed() {
+fn malformed_frames_are_counted() {
     let mut victim = Victim::new();
     let (long, zero) = (varint(1 << 61), varint(0));
     let malformed = [
@@ -263,7 +263,7 @@ fn malformed() {
 }
 
 #[test]
-fn frames_before_a_malformed_one_count() {
+fn frames_before_a_malformed_one_are_processed() {
     let mut victim = Victim::new();
     let mut frames = message(0, 2, 0, b"hi");
     frames.push(0x0c);
@@ -309,13 +309,13 @@ fn message_whose_parts_contradict_each_other_is_given_up() {
 }
 
 #[test]
-fn foreign_key() {
+fn initiations_of_unknown_keys_are_counted() {
     let (_, initiation) = Hello::new(77, 1, 1).initiate();
     assert_counted(&[initiation], "foreign_key", 1);
 }
 
 #[test]
-fn bad_mac_of_initiation() {
+fn initiations_with_a_bad_mac_are_counted() {
     let (_, mut for_another) = Hello::new(2, 3, 1).initiate();
     let (_, mut altered) = Hello::new(2, 1, 1).initiate();
     altered[140] ^= 1;
@@ -324,7 +324,7 @@ fn bad_mac_of_initiation() {
 }
 
 #[test]
-fn bad_mac_of_response() {
+fn responses_with_a_bad_mac_are_counted() {
     let (mut end, id, initiation) = waiting();
     let mut response = response_to(&initiation);
     response[90] ^= 1;
@@ -334,7 +334,7 @@ fn bad_mac_of_response() {
 }
 
 #[test]
-fn stale_handshake() {
+fn stale_initiations_are_counted() {
     let (mut end, id) = fresh();
     let (_, newer) = Hello::new(2, 1, 9).initiate();
     let (_, older) = Hello::new(2, 1, 8).initiate();
@@ -357,7 +357,7 @@ fn read_all(end: &mut Endpoint, mut now: Instant) -> Instant {
 }
 
 #[test]
-fn rate_limited() {
+fn initiations_beyond_the_rate_limit_are_counted() {
     let (mut end, id) = fresh();
     let (_, first) = Hello::new(2, 1, 1).initiate();
     // 100 a second are answered without a cookie.
@@ -383,7 +383,7 @@ fn rate_limited() {
 }
 
 #[test]
-fn over_credit() {
+fn messages_beyond_the_credit_are_counted() {
     let mut victim = Victim::new();
     // The first credit, 24 MiB, holds one of the longest messages with its charge, not two.
     for number in 0..2 {
@@ -480,7 +480,7 @@ fn parity_of(number: u64, content: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_parity_gives_back_is_read_once() {
+fn aggregates_recovered_from_parity_are_delivered_once() {
     let mut victim = Victim::new();
     let content = message(0, 2, 0, b"hi");
     victim.inject(&parity_of(5, &content));
@@ -505,7 +505,7 @@ fn a_packet_has_one_packet_of_a_group() {
 }
 
 #[test]
-fn aggregates_do_not_come_in_aggregates() {
+fn nested_aggregates_are_malformed() {
     let mut victim = Victim::new();
     let inner = [parity_of(9, &message(0, 2, 0, b"no")), vec![1]].concat();
     victim.inject(&parity_of(7, &inner));

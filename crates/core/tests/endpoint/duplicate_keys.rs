@@ -245,7 +245,7 @@ fn gateway_works_again_after_another_used_its_key_and_has_gone() {
 
 /// In turns, more often than incarnations are remembered.
 #[test]
-fn two_gateways_may_take_turns_for_ever() {
+fn two_gateways_with_one_key_may_alternate_forever() {
     let mut site = Site::established();
     let spare = site.start(7610);
     site.branches[spare].cut_off = true;
@@ -263,7 +263,7 @@ fn two_gateways_may_take_turns_for_ever() {
 }
 
 #[test]
-fn many_restarts_of_a_spare_do_not_lock_the_first_out() {
+fn restarts_of_a_spare_do_not_lock_out_the_first_gateway() {
     let mut site = Site::established();
     site.branches[0].cut_off = true;
     site.pass(2 * SECOND);
@@ -277,7 +277,7 @@ fn many_restarts_of_a_spare_do_not_lock_the_first_out() {
 }
 
 #[test]
-fn clock_of_the_other_does_not_lock_a_gateway_out() {
+fn clock_of_a_duplicate_does_not_lock_out_a_gateway() {
     let mut site = Site::established();
     site.branches[0].cut_off = true;
     site.pass(2 * SECOND);

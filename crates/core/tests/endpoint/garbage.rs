@@ -366,7 +366,7 @@ fn aggregation(victim: &Victim) -> AggregationSnapshot {
 
 /// What the test of claims rests on: they reach the controller, again and again.
 #[test]
-fn claims_of_a_peer_reach_the_controller() {
+fn reports_of_a_peer_reach_the_controller() {
     for mode in [AggregationMode::Eager, AggregationMode::Fixed] {
         let mut victim = gathering_victim(AggregationConfig {
             mode,
@@ -397,7 +397,7 @@ fn claims_of_a_peer_reach_the_controller() {
 
 proptest! {
     #[test]
-    fn garbage_in_every_state_is_survived(
+    fn garbage_in_every_state_does_not_panic(
         state in state(),
         inputs in vec((input(), any::<bool>(), 0u64..3_000), 1..30),
     ) {
@@ -423,7 +423,7 @@ proptest! {
     }
 
     #[test]
-    fn authentic_nonsense_is_survived(
+    fn authentic_garbage_does_not_panic(
         packets in vec((frames(), 0u8..2, 0u64..50), 1..30),
     ) {
         let mut victim = Victim::new();
@@ -454,7 +454,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_a_peer_claims_of_aggregates_is_survived(
+    fn arbitrary_aggregation_reports_do_not_panic(
         config in gathering(),
         steps in vec((0usize..12, vec(claim(), 0..4), 0u64..400), 1..40),
     ) {
@@ -473,7 +473,7 @@ proptest! {
 
     /// `drain` panics if an endpoint gives out without end.
     #[test]
-    fn polls_end(
+    fn polling_terminates(
         state in state(),
         calls in vec((0u8..9, any::<Index>(), 1usize..200_000), 1..20),
     ) {

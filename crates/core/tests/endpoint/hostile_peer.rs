@@ -12,7 +12,7 @@ use crate::{
 };
 
 #[test]
-fn frames_of_the_future_are_skipped() {
+fn unknown_skippable_frames_are_skipped() {
     let mut victim = Victim::new();
     let mut frames = frame(0x4f, &[&[0]]);
     frames.extend(frame(0x1234, &[&[3], b"\x0c\x0c\x0c"]));
@@ -24,7 +24,7 @@ fn frames_of_the_future_are_skipped() {
 }
 
 #[test]
-fn credit_and_outcomes_that_make_no_sense_are_harmless() {
+fn nonsensical_credit_and_outcomes_are_harmless() {
     let mut victim = Victim::new();
     victim.inject(&frame(10, &[&varint(u64::MAX >> 2)]));
     victim.inject(&frame(10, &[&varint(0)]));
@@ -121,7 +121,7 @@ fn gaps_in_packet_numbers_leave_acknowledgements_short() {
 }
 
 #[test]
-fn message_in_crumbs_is_given_up() {
+fn message_in_too_many_fragments_is_given_up() {
     let mut victim = Victim::new();
     for part in 0..100_000 {
         victim.inject(&message(0, 16 << 20, 2 * part, b"a"));
@@ -133,7 +133,7 @@ fn message_in_crumbs_is_given_up() {
 }
 
 #[test]
-fn fragments_without_an_end_are_given_up() {
+fn endless_fragments_are_given_up() {
     let mut victim = Victim::new();
     for number in 0..5_000 {
         victim.inject(&fragment(number, 65_507, 1, b"a"));
@@ -223,7 +223,7 @@ fn address_that_a_peer_only_claims_gets_no_more_than_three_times_what_came_from_
 
 /// The peer gives up what it never began, or takes no answer: what is owed to it stays small.
 #[test]
-fn what_is_owed_to_a_peer_that_drops_does_not_pile_up() {
+fn control_frames_for_a_lossy_peer_are_bounded() {
     let mut victim = Victim::new();
     let mut number = 0;
     for _ in 0..1000 {
@@ -266,7 +266,7 @@ fn replayed_initiation_does_not_disturb_a_session() {
 /// The peer takes no acknowledgement and gives none: it gets no credit for more messages than it
 /// has heard the outcome of.
 #[test]
-fn peer_that_hears_no_outcome_gets_no_more_credit() {
+fn peer_that_acknowledges_no_outcome_gets_no_more_credit() {
     let mut victim = Victim::new();
     let mut number = 0;
     for _ in 0..5000 {
@@ -291,7 +291,7 @@ fn peer_that_hears_no_outcome_gets_no_more_credit() {
 }
 
 #[test]
-fn trains_and_reports_of_nonsense_do_no_harm() {
+fn nonsensical_trains_and_reports_are_harmless() {
     let mut victim = Victim::new();
     let train = |fields: &[u8]| [&varint(0x40), &varint(fields.len() as u64), fields].concat();
     let report = |fields: &[u8]| [&varint(0x41), &varint(fields.len() as u64), fields].concat();

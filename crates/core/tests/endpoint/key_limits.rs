@@ -174,7 +174,7 @@ fn key_is_changed_by_its_packets_and_used_for_no_more_than_allowed() {
 }
 
 #[test]
-fn forged_packets_end_a_key() {
+fn forged_packets_retire_a_key() {
     let timing = TimingConfig {
         reject_after_forged: 100,
         ..TimingConfig::default()
@@ -200,7 +200,7 @@ fn forged_packets_end_a_key() {
 }
 
 #[test]
-fn key_ages_are_those_of_wireguard() {
+fn key_ages_match_wireguard() {
     let timing = TimingConfig::default();
     assert_eq!(timing.rekey_after, 120 * SECOND);
     assert_eq!(timing.reject_after, 180 * SECOND);

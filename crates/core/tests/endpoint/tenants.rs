@@ -385,7 +385,7 @@ fn weights_change_while_traffic_runs() {
 }
 
 #[test]
-fn packets_that_are_late_are_not_lost_to_their_tenant() {
+fn late_packets_are_not_lost_to_their_tenant() {
     let mut net = Net::new(100, narrow());
     net.set(tenant(ONE, 1.0, keiro()));
     net.run(Duration::from_secs(2), every_12_ms());
@@ -449,7 +449,7 @@ fn messages_have_the_weight_of_tenant_zero_and_its_window() {
 }
 
 #[test]
-fn a_removed_tenants_packets_are_gone_and_it_may_come_back() {
+fn removed_tenant_drops_its_packets_and_may_return() {
     let mut net = Net::new(5, narrow());
     net.set(tenant(ONE, 1.0, keiro()));
     net.set(tenant(TWO, 1.0, keiro()));
@@ -483,7 +483,7 @@ fn a_removed_tenants_packets_are_gone_and_it_may_come_back() {
 }
 
 #[test]
-fn what_is_too_long_is_refused_with_the_room_and_what_fits_arrives_whole() {
+fn too_long_packets_are_refused_with_the_room() {
     let mut net = Net::new(100, narrow());
     net.set(tenant(ONE, 1.0, ControllerConfig::Open));
     let room = net.ends[0]
@@ -642,7 +642,7 @@ fn packets_of_unknown_tenants_are_counted_and_dropped() {
 }
 
 #[test]
-fn packet_frames_that_cannot_be_are_malformed() {
+fn impossible_packet_frames_are_malformed() {
     for frames in [
         packet_frame(0x12, 1 << 32, b"too large a tenant"),
         frame(0x12, &[&varint(1), &varint(50), b"shorter than it says"]),

@@ -108,7 +108,7 @@ fn a_loss_that_is_just_admitted_is_taken_for_worse_as_seldom_as_is_configured() 
 }
 
 #[test]
-fn a_fifth_less_is_found() {
+fn regression_of_a_fifth_is_detected() {
     for (spread, at_least, of) in [(0.1, 200, 200), (0.5, 196, 200)] {
         let mut counts = Vec::new();
         for seed in 0..of {
@@ -136,7 +136,7 @@ fn a_fifth_less_is_found() {
 }
 
 #[test]
-fn what_is_better_stays() {
+fn better_multipath_stays() {
     assert_eq!(alarms(200, FIFTH, 0.5, -0.5), 0);
 }
 
@@ -259,7 +259,7 @@ fn small_connections_and_those_of_other_evidence_do_not_count() {
 }
 
 #[test]
-fn the_prefix_that_was_not_seen_for_longest_is_forgotten() {
+fn least_recently_seen_prefix_is_evicted() {
     let two = Settings {
         prefixes_max: 2,
         ..HALF
@@ -285,7 +285,7 @@ fn the_prefix_that_was_not_seen_for_longest_is_forgotten() {
 }
 
 #[test]
-fn what_is_known_is_shown_by_address_and_by_prefix() {
+fn evidence_is_shown_by_address_and_by_prefix() {
     let mut all = Comparison::new(HALF, 1);
     for number in 0..3 {
         all.draw(at(0), client(number));
@@ -309,7 +309,7 @@ fn what_is_known_is_shown_by_address_and_by_prefix() {
 
 proptest! {
     #[test]
-    fn nothing_is_decided_with_little_evidence(
+    fn too_few_connections_decide_nothing(
         seed: u64,
         held_out in 0.01..0.5,
         goodputs in prop::collection::vec((1_u64..1_000_000, any::<bool>()), 1..400),
@@ -369,7 +369,7 @@ fn written(kept: &StoredEvidence, from: &str, to: &str) -> StoredEvidence {
 }
 
 #[test]
-fn what_is_known_outlasts_the_daemon_and_ages_meanwhile() {
+fn evidence_survives_a_restart_and_ages() {
     let mut first = Comparison::new(HALF, 1);
     let mut site = Site::new(1, 0.1, 0.5);
     while !first.withholds(client(0)) {

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_validators_write_is_read() {
+    fn output_of_validators_is_read() {
         // The shapes of rpki-client, Routinator and StayRTR.
         let roas = read(
             r#"{
@@ -245,14 +245,14 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_order_mark_is_passed_over() {
+    fn byte_order_mark_is_skipped() {
         let text = "{\"roas\": [{\"asn\": 1, \"prefix\": \"10.0.0.0/8\"}]}";
         assert_eq!(read(&format!("\u{feff}{text}")).unwrap().vrps.len(), 1);
         assert!(read("\u{feff}").unwrap_err().contains("EOF"));
     }
 
     #[test]
-    fn what_is_no_such_file_is_refused_with_its_place() {
+    fn files_without_roas_are_refused_with_the_place() {
         let one = |entry: &str| {
             format!("{{\"roas\": [{{\"asn\": 1, \"prefix\": \"10.0.0.0/8\"}}, {entry}]}}")
         };

@@ -460,7 +460,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_that_are_not_said_stay_with_their_peers() {
+    fn unspecified_tables_stay_with_their_peers() {
         let keep = |known: &[(&str, u32, bool)], new: &[(&str, u32, bool)]| -> Vec<u32> {
             let mut tables: Vec<u32> = new.iter().map(|one| one.1).collect();
             let of = new.iter().zip(&mut tables);

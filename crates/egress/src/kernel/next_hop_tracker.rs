@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_bound_others_wait_until_one_is_not_in_use_any_more() {
+    fn bound_on_next_hops_holds_until_one_is_released() {
         let mut tracker = NextHopTracker::up_to(3);
         assert!(add(&mut tracker, 1, false));
         let lost = tracker.poll().unwrap();
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_nowhere_is_forgotten_when_unused_by_connections_and_routes() {
+    fn unresolved_next_hops_are_dropped_when_unused() {
         let mut tracker = NextHopTracker::default();
         let on_link = |number| match via(number) {
             Via::Router { peer, address, .. } => Via::Router {

@@ -231,7 +231,7 @@ fn a_client_that_never_joins_again_is_left_alone_after_some_tries() {
 }
 
 #[test]
-fn what_no_connection_joined_is_withdrawn_and_a_late_join_ended() {
+fn unjoined_addresses_are_withdrawn_and_late_joins_ended() {
     let mut all = two();
     all.handle(
         at(0),

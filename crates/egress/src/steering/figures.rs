@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_does_not_count() {
+    fn unmeasured_metrics_do_not_count() {
         let mut none = Figures::default();
         for _ in 0..50 {
             none.add(

@@ -347,17 +347,17 @@ fn interoperates(between: Between) {
 }
 
 #[test]
-fn a_border_router_of_frrs_tells_the_server_directly() {
+fn frr_border_router_announces_to_the_server_directly() {
     interoperates(Between::Nothing);
 }
 
 #[test]
-fn a_border_router_of_frrs_tells_the_server_by_a_reflector_of_frrs() {
+fn frr_border_router_announces_by_an_frr_reflector() {
     interoperates(Between::Frr);
 }
 
 #[test]
-fn a_border_router_of_frrs_tells_the_server_by_gobgpd() {
+fn frr_border_router_announces_by_gobgpd() {
     interoperates(Between::Gobgp);
 }
 

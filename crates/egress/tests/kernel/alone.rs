@@ -95,9 +95,8 @@ fn tend(network: &Network, host: &str, kernel: &mut Kernel) -> Vec<ForwardingErr
 }
 
 #[test]
-fn an_interface_that_goes_and_comes_brings_everything_back() {
-    let Some(network) = Network::new("an_interface_that_goes_and_comes_brings_everything_back")
-    else {
+fn routes_are_restored_when_an_interface_returns() {
+    let Some(network) = Network::new("routes_are_restored_when_an_interface_returns") else {
         return;
     };
     let make = || {
@@ -300,8 +299,8 @@ fn packets_of_peers_to_segments_are_dropped() {
 }
 
 #[test]
-fn what_the_kernel_had_no_memory_for_is_reported_and_made_later() {
-    let test = "what_the_kernel_had_no_memory_for_is_reported_and_made_later";
+fn changes_that_fail_with_enomem_are_reported_and_retried() {
+    let test = "changes_that_fail_with_enomem_are_reported_and_retried";
     let Some(network) = Network::new(test) else {
         return;
     };
@@ -340,8 +339,8 @@ fn what_the_kernel_had_no_memory_for_is_reported_and_made_later() {
 }
 
 #[test]
-fn what_others_made_is_named_and_stays() {
-    let Some(network) = Network::new("what_others_made_is_named_and_stays") else {
+fn foreign_kernel_objects_are_named_and_kept() {
+    let Some(network) = Network::new("foreign_kernel_objects_are_named_and_kept") else {
         return;
     };
     let rule = "rule add priority 7000 from fd00:e::/64 lookup 99";

@@ -179,9 +179,8 @@ fn a_drained_peer_is_left_by_connections_of_which_none_loses_anything() {
 }
 
 #[test]
-fn what_cannot_be_drained_is_refused_with_what_to_do_instead() {
-    let Some(network) = Network::new("what_cannot_be_drained_is_refused_with_what_to_do_instead")
-    else {
+fn undrainable_peers_are_refused_with_a_hint() {
+    let Some(network) = Network::new("undrainable_peers_are_refused_with_a_hint") else {
         return;
     };
     let (at_border, at_server) = (ControlSocket::new(), ControlSocket::new());

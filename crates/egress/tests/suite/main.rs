@@ -278,7 +278,7 @@ fn what_a_transit_announces_is_in_its_table_at_the_server_until_it_goes() {
 }
 
 #[test]
-fn a_daemon_that_comes_back_has_everything_again() {
+fn restarted_daemon_recovers_routes_and_segments() {
     let test = 1;
     let (server_config, border) = (server(test), border(test));
     let _a = transit(test, 1, "2001:db8:c1::/48");
@@ -296,7 +296,7 @@ fn a_daemon_that_comes_back_has_everything_again() {
 }
 
 #[test]
-fn who_monitors_hears_of_sessions_and_of_peers_until_the_daemon_ends() {
+fn monitors_get_session_and_peer_events_until_the_daemon_ends() {
     let test = 2;
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("s");

@@ -29,7 +29,7 @@ impl Uplinks {
     fn new(state_directory: &Path) -> Self {
         let config = config();
         let mut ids = PathIds::default();
-        ids.follow(&config);
+        ids.apply_config(&config);
         Self {
             config,
             ids,
@@ -99,7 +99,7 @@ fn bytes_of_all_peers_count_until_the_budget_is_used_up() {
 }
 
 #[test]
-fn counts_outlive_restarts_and_clocks_that_go_back() {
+fn usage_survives_restarts_and_backward_clocks() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut uplinks = Uplinks::new(directory.path());
     uplinks.budgets.start_writer(Privileges::Kept);
@@ -145,7 +145,7 @@ fn a_clock_that_was_ahead_keeps_no_budget_from_its_next_month() {
 }
 
 #[test]
-fn another_budget_day_takes_along_what_is_used() {
+fn changed_budget_day_keeps_the_usage() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut uplinks = Uplinks::new(directory.path());
     uplinks.turn(NOW);
@@ -165,7 +165,7 @@ fn another_budget_day_takes_along_what_is_used() {
 }
 
 #[test]
-fn the_counts_are_kept_as_they_grow() {
+fn usage_is_saved_as_it_grows() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut uplinks = Uplinks::new(directory.path());
     uplinks.budgets.start_writer(Privileges::Kept);
@@ -184,7 +184,7 @@ fn the_counts_are_kept_as_they_grow() {
 }
 
 #[test]
-fn faulty_files_are_bounded_and_cost_what_they_have_wrong() {
+fn damaged_usage_files_are_bounded_and_ignored_by_entry() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join(FILE);
     let long = "x".repeat(FILE_BYTES_MAX as usize + 1);
@@ -213,7 +213,7 @@ fn faulty_files_are_bounded_and_cost_what_they_have_wrong() {
 }
 
 #[test]
-fn counts_of_paths_that_are_not_configured_are_few() {
+fn usage_of_unconfigured_paths_is_bounded() {
     let directory = tempfile::tempdir().expect("a directory");
     let lines: String = (0..500)
         .map(|number| format!("p{number} 2026-11-01 5\n"))

@@ -28,7 +28,7 @@ impl DataThread {
             let (peer, app, id, body) = match self.endpoint.poll_delivery() {
                 None => {
                     self.tunnels.flush(&mut self.reporter);
-                    self.tunnels.pass_on(now(), &mut self.endpoint);
+                    self.tunnels.send_transit(now(), &mut self.endpoint);
                     return;
                 }
                 Some(Delivery::Datagram {
@@ -74,8 +74,8 @@ impl DataThread {
                         data,
                     };
                     self.tunnels.deliver(&packet, &mut self.reporter);
-                    if self.tunnels.must_pass_on() {
-                        self.tunnels.pass_on(now(), &mut self.endpoint);
+                    if self.tunnels.must_send_transit() {
+                        self.tunnels.send_transit(now(), &mut self.endpoint);
                     }
                     continue;
                 }
@@ -186,7 +186,7 @@ impl DataThread {
             }
         }
         self.record_delay_samples();
-        self.tunnels.follow_peers(now(), &self.endpoint);
+        self.tunnels.update_peers(now(), &self.endpoint);
         self.tunnels.close_lost(&self.epoll);
         if ended {
             self.with_messages(MessageServer::retry_stalled);

@@ -18,8 +18,8 @@ use super::{
     figures::ForwardFigures,
     flow::{self, FLOW_IDLE_MAX},
     log_throttle::LogThrottle,
+    quota::{Quota, QuotaGuard, QuotaOwner},
     route::Routes,
-    shares::{Owner, Share, Shares},
     token,
 };
 
@@ -31,8 +31,8 @@ pub(crate) struct Forwards {
     /// When it was last looked for idle flows because there were too many.
     searched: Option<Instant>,
     /// Flows and descriptors that peers share.
-    flow_shares: Shares,
-    descriptors: Shares,
+    flow_shares: Quota,
+    descriptors: Quota,
 }
 
 struct Forward {
@@ -57,7 +57,7 @@ struct Flow {
     socket: UdpSocket,
     used: Instant,
     replies: bool,
-    _shares: [Share; 2],
+    _shares: [QuotaGuard; 2],
 }
 
 /// Why there is no socket for a flow.
@@ -138,9 +138,9 @@ impl Forward {
 
 impl Forwards {
     /// Sockets count among `descriptors`.
-    pub(crate) fn new(descriptors: Shares) -> Self {
+    pub(crate) fn new(descriptors: Quota) -> Self {
         Self {
-            flow_shares: Shares::new(FLOWS_MAX),
+            flow_shares: Quota::new(FLOWS_MAX),
             descriptors,
             forwards: HashMap::new(),
             flows: HashMap::new(),
@@ -316,8 +316,8 @@ impl Forwards {
         Ok(number)
     }
 
-    fn take_shares(&self, peer: PeerId) -> Result<[Share; 2], NoFlow> {
-        let owner = Owner::Peer(peer);
+    fn take_shares(&self, peer: PeerId) -> Result<[QuotaGuard; 2], NoFlow> {
+        let owner = QuotaOwner::Peer(peer);
         let flow = self.flow_shares.take(owner).ok_or(NoFlow::Flows)?;
         let descriptor = self.descriptors.take(owner).ok_or(NoFlow::Descriptors)?;
         Ok([flow, descriptor])
@@ -386,7 +386,7 @@ mod tests {
     fn every_flow_has_its_own_port_and_keeps_it() {
         let (socket, address) = destination();
         let epoll = Epoll::new().unwrap();
-        let mut forwards = Forwards::new(Shares::new(usize::MAX));
+        let mut forwards = Forwards::new(Quota::new(usize::MAX));
         forwards.set(APP, local(address));
         let mut buffer = [0; 16];
         let mut port_of = |forwards: &mut Forwards, flow| {
@@ -403,7 +403,7 @@ mod tests {
     fn nothing_leaves_without_an_forward_and_idle_flows_end() {
         let (_socket, address) = destination();
         let epoll = Epoll::new().unwrap();
-        let mut forwards = Forwards::new(Shares::new(usize::MAX));
+        let mut forwards = Forwards::new(Quota::new(usize::MAX));
         assert!(!forwards.send(at(0), &epoll, from(1), b"x"));
         assert!(forwards.flows.is_empty());
         forwards.set(APP, local(address));
@@ -421,7 +421,7 @@ mod tests {
     fn flows_of_one_peer_leave_room_for_those_of_others_and_refusals_are_counted() {
         let (_socket, address) = destination();
         let epoll = Epoll::new().unwrap();
-        let descriptors = Shares::new(20);
+        let descriptors = Quota::new(20);
         let mut forwards = Forwards::new(descriptors.clone());
         for app in [APP, AppId(3)] {
             forwards.set(app, local(address));
@@ -448,7 +448,7 @@ mod tests {
         assert_eq!(send(at(300), 1, APP, 77), (true, 1));
         forwards.remove(AppId(3));
         forwards.remove(APP);
-        let all = (0..10).map_while(|_| descriptors.take(Owner::Peer(PeerId(3))));
+        let all = (0..10).map_while(|_| descriptors.take(QuotaOwner::Peer(PeerId(3))));
         assert_eq!(all.collect::<Vec<_>>().len(), 10, "all were given back");
     }
 
@@ -457,7 +457,7 @@ mod tests {
         let (socket, address) = destination();
         drop(socket);
         let epoll = Epoll::new().unwrap();
-        let mut forwards = Forwards::new(Shares::new(usize::MAX));
+        let mut forwards = Forwards::new(Quota::new(usize::MAX));
         forwards.set(APP, local(address));
         for _ in 0..10 {
             forwards.send(at(0), &epoll, from(1), b"x");
@@ -473,7 +473,7 @@ mod tests {
     fn an_forward_to_this_machine_opens_within_a_second_once_it_leads_elsewhere() {
         let (_socket, to) = destination();
         let epoll = Epoll::new().unwrap();
-        let mut forwards = Forwards::new(Shares::new(usize::MAX));
+        let mut forwards = Forwards::new(Quota::new(usize::MAX));
         let destination = UdpDestination {
             allow_local: false,
             ..local(to)

@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_sent_at_once_and_then_every_ten_seconds() {
+    fn line_is_due_at_once_and_then_every_ten_seconds() {
         let mut throttle = LogThrottle::default();
         let logged = (0..25).filter(|at| throttle.is_due(Instant::ZERO + Duration::from_secs(*at)));
         assert_eq!(logged.collect::<Vec<_>>(), [0, 10, 20]);

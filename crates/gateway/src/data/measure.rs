@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn old_delays_fade_and_totals_stay() {
+    fn old_delays_decay_and_totals_stay() {
         let mut meter = DelayMeter::new(at(0));
         meter.record(at(10), Duration::from_millis(7));
         assert_eq!(meter.figures(at(350)).recent.unwrap().count, 1);

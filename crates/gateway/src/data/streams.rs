@@ -41,8 +41,8 @@ use super::{
     epoll_registration::EpollRegistration,
     figures::{TcpForwardFigures, TcpListenerFigures},
     log_throttle::LogThrottle,
+    quota::{Quota, QuotaOwner},
     route::AppRoute,
-    shares::{Owner, Shares},
     token,
 };
 
@@ -61,7 +61,7 @@ pub(crate) struct StreamServer {
     broken: BTreeSet<u64>,
     deferred_resets: DeferredResets,
     /// That peers and local clients share.
-    descriptors: Shares,
+    descriptors: Quota,
     next: u64,
     buffer: Vec<u8>,
     /// Since when nothing new is taken.
@@ -111,7 +111,7 @@ const DRAIN_IDLE_MAX: Duration = Duration::from_secs(1);
 
 impl StreamServer {
     /// Connections count among `descriptors`.
-    pub(crate) fn new(descriptors: Shares) -> Self {
+    pub(crate) fn new(descriptors: Quota) -> Self {
         Self {
             descriptors,
             listeners: HashMap::new(),
@@ -492,7 +492,7 @@ impl StreamServer {
         let Some(listener) = self.listeners.get_mut(&number) else {
             return;
         };
-        let Some(share) = self.descriptors.take(Owner::LocalClients) else {
+        let Some(share) = self.descriptors.take(QuotaOwner::LocalClients) else {
             listener.figures.stats.refused_connections += 1;
             if listener.refusals.is_due(context.now) {
                 let listener = listener.figures.address;
@@ -548,7 +548,7 @@ impl StreamServer {
             app,
             target,
         } = open;
-        let share = self.descriptors.take(Owner::Peer(peer));
+        let share = self.descriptors.take(QuotaOwner::Peer(peer));
         let Forward {
             interface,
             log_throttle,

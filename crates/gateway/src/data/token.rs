@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_say_what_they_stand_for() {
+    fn epoll_tokens_round_trip() {
         assert_eq!(Token::of(WAKE), Some(Token::Wake));
         assert_eq!(Token::of(wan(7)), Some(Token::Wan(7)));
         assert_eq!(Token::of(listener(1)), Some(Token::Listener(1)));

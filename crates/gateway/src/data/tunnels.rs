@@ -7,7 +7,7 @@
 mod counts;
 mod destinations;
 mod device;
-mod flow_sorter;
+mod flow_classifier;
 mod held_syns;
 mod next_hops;
 mod prefix_faults;
@@ -35,13 +35,13 @@ use keiro_linux::{
 };
 
 pub(crate) use self::counts::{Counts, ReceivedPackets};
-pub(crate) use self::flow_sorter::SortedFigures;
+pub(crate) use self::flow_classifier::ClassificationFigures;
 pub(crate) use self::prefix_faults::{PrefixFault, PrefixMismatch};
 pub(crate) use self::split::{AcceptedClient, SplitListeners};
 pub(crate) use self::tenant::{ExitSetup, PacketFromPeer, PeerSetup, TenantSetup};
 use self::{
     device::Device,
-    flow_sorter::FlowSorter,
+    flow_classifier::TenantFlowClassifier,
     held_syns::HeldSyns,
     next_hops::NextHops,
     split::SplitListener,
@@ -49,8 +49,8 @@ use self::{
     transit::{TransitContext, TransitQueue},
 };
 use super::{
+    quota::Quota,
     report::{Report, Reporter},
-    shares::Shares,
     split::SplitFlows,
     token,
 };
@@ -65,7 +65,7 @@ pub(crate) struct TenantFigures {
     pub(crate) splits_tcp: bool,
     pub(crate) counts: Counts,
     /// `None`: nothing is sorted.
-    pub(crate) sorted: Option<SortedFigures>,
+    pub(crate) sorted: Option<ClassificationFigures>,
     pub(crate) peers: BTreeMap<PeerId, TenantSnapshot>,
     /// Peers that packets take before others that lead to the same networks.
     pub(crate) preferred: BTreeSet<PeerId>,
@@ -127,7 +127,7 @@ const COALESCED_MAX: usize = 64;
 const DEFERRED_BYTES_MAX: usize = 1 << 20;
 impl Tunnels {
     /// Clients of split connections count among `descriptors`.
-    pub(crate) fn new(seed: &[u8; 16], descriptors: Shares) -> Self {
+    pub(crate) fn new(seed: &[u8; 16], descriptors: Quota) -> Self {
         Self {
             devices: HashMap::new(),
             tenants: BTreeMap::new(),
@@ -227,7 +227,7 @@ impl Tunnels {
             Some(before) => (before.counts, before.flows),
             None => (Counts::default(), None),
         };
-        let flows = FlowSorter::of(now, &setup.sorting, flows, &self.seed);
+        let flows = TenantFlowClassifier::of(now, &setup.sorting, flows, &self.seed);
         let mut tenant = Tenant::new(now, setup, counts);
         tenant.flows = flows;
         let peers: Vec<PeerId> = tenant.peers.keys().copied().collect();
@@ -235,7 +235,7 @@ impl Tunnels {
             tenant.update_max_inner_packet(endpoint, peer);
             let settle_time = tenant.settle_time(peer);
             self.next_hops
-                .follow(now, peer, endpoint.is_up(peer), settle_time);
+                .on_peer_state(now, peer, endpoint.is_up(peer), settle_time);
         }
         self.tenants.insert(id, tenant);
         self.end_inadmissible_holds(id, endpoint);
@@ -247,7 +247,7 @@ impl Tunnels {
         self.next_hops.forget(peer);
     }
 
-    /// Notes peers whose paths have changed, for [`follow_peers`](Self::follow_peers).
+    /// Notes peers whose paths have changed, for [`update_peers`](Self::update_peers).
     pub(crate) fn on_event(&mut self, event: &Event) {
         if let Event::PathUp { peer, .. }
         | Event::PathDown { peer, .. }
@@ -263,7 +263,7 @@ impl Tunnels {
 
     /// Updates the maximum packet length to peers whose paths have changed, before the first packet
     /// is sent: the MSS of a SYN from there has to fit. Packets take other peers than those that are down.
-    pub(crate) fn follow_peers(&mut self, now: Instant, endpoint: &Endpoint) {
+    pub(crate) fn update_peers(&mut self, now: Instant, endpoint: &Endpoint) {
         for peer in std::mem::take(&mut self.changed_peers) {
             let mut settle_time = None;
             for tenant in self.tenants.values_mut() {
@@ -274,7 +274,7 @@ impl Tunnels {
             }
             if let Some(settle_time) = settle_time {
                 let is_up = endpoint.is_up(peer);
-                self.next_hops.follow(now, peer, is_up, settle_time);
+                self.next_hops.on_peer_state(now, peer, is_up, settle_time);
             }
         }
     }
@@ -355,7 +355,7 @@ impl Tunnels {
     }
 
     /// Takes a packet of a peer; it is written with the next [`flush`](Self::flush), or passed on to another peer
-    /// with the next [`pass_on`](Self::pass_on).
+    /// with the next [`send_transit`](Self::send_transit).
     pub(crate) fn deliver(&mut self, from_peer: &PacketFromPeer<'_>, reporter: &mut Reporter) {
         let id = from_peer.tenant;
         let Some(tenant) = self.tenants.get_mut(&id) else {
@@ -363,8 +363,8 @@ impl Tunnels {
         };
         let packet = match tenant.filter_from_peer(from_peer, &mut self.changed) {
             PeerPacketAction::Deliver(packet) => packet,
-            PeerPacketAction::Transit(passing) => {
-                return self.transit.push(id, passing, from_peer.data);
+            PeerPacketAction::Transit(transit_packet) => {
+                return self.transit.push(id, transit_packet, from_peer.data);
             }
             PeerPacketAction::Dropped => {
                 if tenant.faults.has_new() {
@@ -401,13 +401,13 @@ impl Tunnels {
         }
     }
 
-    /// So many packets wait for [`pass_on`](Self::pass_on) that it is due before more are taken.
-    pub(crate) fn must_pass_on(&self) -> bool {
+    /// So many packets wait for [`send_transit`](Self::send_transit) that it is due before more are taken.
+    pub(crate) fn must_send_transit(&self) -> bool {
         self.transit.is_full()
     }
 
     /// Sends packets from peers to other peers on.
-    pub(crate) fn pass_on(&mut self, now: Instant, endpoint: &mut Endpoint) {
+    pub(crate) fn send_transit(&mut self, now: Instant, endpoint: &mut Endpoint) {
         if self.transit.is_empty() {
             return;
         }
@@ -421,9 +421,9 @@ impl Tunnels {
             endpoint,
         };
         let tenants = &mut self.tenants;
-        self.transit.drain(|id, passing, packet| {
+        self.transit.drain(|id, transit_packet, packet| {
             if let Some(tenant) = tenants.get_mut(&id) {
-                tenant.pass_on(&mut context, &passing, packet);
+                tenant.send_transit(&mut context, &transit_packet, packet);
             }
         });
         debug_assert!(self.transit.is_empty());

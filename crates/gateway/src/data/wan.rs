@@ -228,7 +228,7 @@ mod tests {
     use crate::privileges::Privileges;
 
     #[test]
-    fn what_others_sockets_drop_is_reported_once_it_was_read() {
+    fn drops_of_other_sockets_are_reported_once_read() {
         let config = EndpointConfig::new(PrivateKey::from_bytes([1; 32]));
         let mut endpoint = Endpoint::new(Instant::ZERO, config, [2; 32]);
         let mut wan = Wan::new(SystemDrops::start(Privileges::Kept));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_socket_dropped_stays_ours_when_it_is_removed() {
+    fn drops_of_a_removed_socket_stay_counted() {
         let epoll = Epoll::new().unwrap();
         let mut wan = Wan::new(None);
         let socket = BatchSocket::bind("127.0.0.1:0".parse().unwrap(), Purpose::Path).unwrap();

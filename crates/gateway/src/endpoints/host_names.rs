@@ -39,7 +39,7 @@ impl HostNames {
             wake,
             privileges: Privileges::Kept,
         };
-        names.follow(config);
+        names.apply_config(config);
         Ok(names)
     }
 
@@ -49,8 +49,8 @@ impl HostNames {
     }
 
     /// Follows a configuration.
-    pub(crate) fn follow(&mut self, config: &Config) {
-        self.endpoints.follow(&config.host_names(), &self.kept);
+    pub(crate) fn apply_config(&mut self, config: &Config) {
+        self.endpoints.set_names(&config.host_names(), &self.kept);
     }
 
     /// The addresses of each name, as far as they are known.
@@ -109,6 +109,6 @@ impl HostNames {
 
     /// Keeps the addresses at which peers are reached, for the next start.
     pub(crate) fn keep_good(&mut self) {
-        self.kept.follow(self.endpoints.good());
+        self.kept.replace(self.endpoints.good());
     }
 }

@@ -52,7 +52,7 @@ impl KeptEndpoints {
     }
 
     /// Keeps these, if they are others than before. Names that are not there are forgotten.
-    pub(crate) fn follow(&mut self, addresses: BTreeMap<HostName, Vec<IpAddr>>) {
+    pub(crate) fn replace(&mut self, addresses: BTreeMap<HostName, Vec<IpAddr>>) {
         if addresses == self.addresses {
             return;
         }

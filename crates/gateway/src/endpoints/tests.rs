@@ -22,9 +22,9 @@ fn endpoints(kept: &str) -> Endpoints {
     let mut endpoints = Endpoints::default();
     let directory = tempfile::tempdir().expect("a temporary directory");
     let mut file = KeptEndpoints::load(directory.path());
-    file.follow(parse(kept));
+    file.replace(parse(kept));
     let read = KeptEndpoints::load(directory.path());
-    endpoints.follow(&[name("hub")].into(), &read);
+    endpoints.set_names(&[name("hub")].into(), &read);
     endpoints
 }
 
@@ -46,7 +46,7 @@ fn reach(endpoints: &mut Endpoints, up: &str) {
 }
 
 #[test]
-fn answers_that_are_of_no_use_are_refused_with_a_reason() {
+fn useless_dns_answers_are_refused_with_a_reason() {
     let many: Vec<String> = (1..=40).map(|host| format!("198.51.100.{host}")).collect();
     for (text, expected, why) in [
         ("192.0.2.1", "192.0.2.1", ""),
@@ -85,7 +85,7 @@ fn answers_that_are_of_no_use_are_refused_with_a_reason() {
 }
 
 #[test]
-fn names_are_asked_often_while_their_peer_is_down_and_rarely_while_it_is_up() {
+fn host_names_are_resolved_often_only_while_their_peer_is_down() {
     let start = Stopwatch::now();
     let at = |seconds: u64| start + Duration::from_secs(seconds);
     let mut endpoints = endpoints("");
@@ -108,7 +108,7 @@ fn names_are_asked_often_while_their_peer_is_down_and_rarely_while_it_is_up() {
 }
 
 #[test]
-fn failures_are_named_once_and_leave_the_addresses_of_before() {
+fn failed_resolution_is_reported_once_and_keeps_the_addresses() {
     let fail = |endpoints: &mut Endpoints| {
         let failure = Err("its addresses are not known: no server".to_owned());
         endpoints.on_answer(&name("hub"), failure, &[])
@@ -151,7 +151,7 @@ fn peer_that_has_not_moved_is_reached_by_what_was_kept() {
 }
 
 #[test]
-fn lies_take_no_address_away_that_works() {
+fn false_dns_answers_do_not_replace_working_addresses() {
     let mut endpoints = endpoints("");
     answer(&mut endpoints, "192.0.2.1 192.0.2.2");
     reach(&mut endpoints, "192.0.2.2");
@@ -166,7 +166,7 @@ fn lies_take_no_address_away_that_works() {
 }
 
 #[test]
-fn order_of_answers_changes_nothing() {
+fn order_of_dns_answers_is_irrelevant() {
     let mut endpoints = endpoints("");
     answer(&mut endpoints, "192.0.2.1 192.0.2.2 192.0.2.3");
     for order in [
@@ -178,7 +178,7 @@ fn order_of_answers_changes_nothing() {
 }
 
 #[test]
-fn files_that_are_wrong_are_as_good_as_none() {
+fn damaged_address_files_are_ignored() {
     for (text, expected) in [
         ("", 0),
         ("hub", 0),
@@ -201,7 +201,7 @@ fn files_that_are_wrong_are_as_good_as_none() {
 }
 
 #[test]
-fn threads_answer_every_question() {
+fn resolver_threads_answer_every_query() {
     struct Table;
     impl Resolve for Table {
         fn addresses(&self, host: &HostName) -> io::Result<Vec<IpAddr>> {

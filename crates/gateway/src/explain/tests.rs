@@ -306,7 +306,7 @@ fn other_gateways_are_part_of_q_and_of_the_forecast_and_are_named() {
 }
 
 #[test]
-fn how_old_it_is_what_is_known_of_other_gateways_is_said() {
+fn age_of_data_of_other_gateways_is_stated() {
     let config = paper("", "");
     let lost = Some(Duration::from_secs(90));
     let shared = with_other_gateway(placed([0, 0, 1, 0, 1]), 16);

@@ -115,7 +115,7 @@ impl ClientSettings {
 
 impl Clients {
     /// Takes over new settings. Clients that stay keep their figures.
-    pub(super) fn follow(&mut self, settings: ClientSettings) {
+    pub(super) fn apply_settings(&mut self, settings: ClientSettings) {
         let mut before = std::mem::take(&mut self.accounts);
         self.tokens = settings.tokens;
         for (name, permit) in settings.permits {

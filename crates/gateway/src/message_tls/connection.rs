@@ -23,7 +23,7 @@ use self::{
 use super::{
     attach::{Attach, AttachError},
     clients::{Clients, Identity},
-    meter::{ReceiverMeter, SenderMeter},
+    framing::{ReceiverFraming, SenderFraming},
     refusals::Refusal,
 };
 
@@ -75,14 +75,14 @@ struct Attached {
     identity: Identity,
     role: Role,
     app: String,
-    meter: Meter,
+    framing: Framing,
     /// Bytes for the message socket.
     to_gateway: Vec<u8>,
 }
 
-enum Meter {
-    Sender(SenderMeter),
-    Receiver(ReceiverMeter),
+enum Framing {
+    Sender(SenderFraming),
+    Receiver(ReceiverFraming),
 }
 
 /// What a connection needs of its server.
@@ -192,9 +192,9 @@ impl Connection {
     /// A message waits for room of its client.
     pub(super) fn is_held(&self) -> bool {
         match &self.stage {
-            Stage::Attached(attached) => match &attached.meter {
-                Meter::Sender(meter) => meter.is_held(),
-                Meter::Receiver(_) => false,
+            Stage::Attached(attached) => match &attached.framing {
+                Framing::Sender(framing) => framing.is_held(),
+                Framing::Receiver(_) => false,
             },
             _ => false,
         }
@@ -307,8 +307,8 @@ impl Connection {
         let Some(account) = clients.account(&attached.identity.client) else {
             return;
         };
-        if let Meter::Sender(meter) = &mut attached.meter {
-            meter.on_end(account);
+        if let Framing::Sender(framing) = &mut attached.framing {
+            framing.on_end(account);
         }
     }
 
@@ -549,9 +549,9 @@ impl Attached {
     /// The client sends nothing more.
     fn finish(&mut self, context: &mut ConnectionContext<'_>, source: SocketAddr) {
         let is_first = self.inner.finish();
-        if let Meter::Sender(meter) = &self.meter
+        if let Framing::Sender(framing) = &self.framing
             && is_first
-            && !meter.is_between_messages()
+            && !framing.is_between_messages()
             && let Some(account) = context.clients.account(&self.identity.client)
         {
             account.on_error(source, "it closed within a message");
@@ -568,13 +568,13 @@ impl Attached {
         };
         loop {
             let before = input.len();
-            match &mut self.meter {
-                Meter::Receiver(_) if input.is_empty() => {}
-                Meter::Receiver(_) => {
+            match &mut self.framing {
+                Framing::Receiver(_) if input.is_empty() => {}
+                Framing::Receiver(_) => {
                     let why = "a receiver sends nothing after its hello".to_owned();
                     return Err((Refusal::Protocol, why));
                 }
-                Meter::Sender(meter) => meter
+                Framing::Sender(framing) => framing
                     .pass(input, account, &mut self.to_gateway, TO_GATEWAY_MAX)
                     .map_err(|error| (Refusal::Protocol, error.to_string()))?,
             }
@@ -593,9 +593,9 @@ impl Attached {
         let Some(account) = context.clients.account(&self.identity.client) else {
             return Ok(());
         };
-        let followed = match &mut self.meter {
-            Meter::Sender(meter) => meter.on_gateway_bytes(bytes, account),
-            Meter::Receiver(meter) => meter.on_gateway_bytes(bytes, account),
+        let followed = match &mut self.framing {
+            Framing::Sender(framing) => framing.on_gateway_bytes(bytes, account),
+            Framing::Receiver(framing) => framing.on_gateway_bytes(bytes, account),
         };
         followed.map_err(|error| (Refusal::Failed, error.to_string()))
     }
@@ -619,9 +619,9 @@ fn attach(
         identity: identity.clone(),
         role: hello.role,
         app: hello.app.to_string(),
-        meter: match hello.role {
-            Role::Send => Meter::Sender(SenderMeter::default()),
-            Role::Receive => Meter::Receiver(ReceiverMeter::default()),
+        framing: match hello.role {
+            Role::Send => Framing::Sender(SenderFraming::default()),
+            Role::Receive => Framing::Receiver(ReceiverFraming::default()),
         },
         to_gateway: hello.encode(),
     })

@@ -36,7 +36,7 @@ use crate::data;
 /// From the control thread.
 pub(super) enum Command {
     /// Another configuration.
-    Follow(Settings),
+    ApplySettings(Settings),
     /// No client is permitted any more.
     Close,
     /// What is counted.
@@ -87,7 +87,7 @@ impl Server {
             acceptors.insert(number, acceptor);
         }
         let mut clients = Clients::default();
-        clients.follow(settings.clients);
+        clients.apply_settings(settings.clients);
         Ok(Self {
             epoll,
             wake,
@@ -170,8 +170,8 @@ impl Server {
     fn take_commands(&mut self, now: Instant) -> bool {
         loop {
             match self.commands.try_recv() {
-                Ok(Command::Follow(settings)) => self.follow(now, settings),
-                Ok(Command::Close) => self.follow_clients(now, ClientSettings::default()),
+                Ok(Command::ApplySettings(settings)) => self.apply_settings(now, settings),
+                Ok(Command::Close) => self.apply_client_settings(now, ClientSettings::default()),
                 Ok(Command::Figures(reply)) => {
                     let figures = Figures {
                         clients: self.clients.figures(),
@@ -188,13 +188,13 @@ impl Server {
     }
 
     /// Connections that the new settings do not permit are closed; the others do not notice.
-    fn follow(&mut self, now: Instant, settings: Settings) {
+    fn apply_settings(&mut self, now: Instant, settings: Settings) {
         self.tls = settings.tls;
-        self.follow_clients(now, settings.clients);
+        self.apply_client_settings(now, settings.clients);
     }
 
-    fn follow_clients(&mut self, now: Instant, settings: ClientSettings) {
-        self.clients.follow(settings);
+    fn apply_client_settings(&mut self, now: Instant, settings: ClientSettings) {
+        self.clients.apply_settings(settings);
         let clients = &self.clients;
         let removed = self
             .connections

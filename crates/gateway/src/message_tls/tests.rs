@@ -196,12 +196,14 @@ impl Served {
         self.figures().closed_connections[reason]
     }
 
-    fn follow(&mut self, clients: &[(&str, &str, Permit)]) {
+    fn apply_settings(&mut self, clients: &[(&str, &str, Permit)]) {
         let settings = Settings {
             tls: Arc::clone(&self.server_tls),
             clients: ClientSettings::of(clients),
         };
-        self.commands.send(Command::Follow(settings)).unwrap();
+        self.commands
+            .send(Command::ApplySettings(settings))
+            .unwrap();
         self.wake.wake();
         self.turn();
     }
@@ -368,7 +370,7 @@ fn a_reload_closes_what_it_removes_and_nothing_else() {
     let mut served = Served::new(&[("one", TOKEN, permit()), ("two", OTHER, permit())]);
     let (mut one, mut end) = served.attach(TOKEN, Role::Send);
     let (mut two, _end_of_two) = served.attach(OTHER, Role::Send);
-    served.follow(&[("one", TOKEN, permit())]);
+    served.apply_settings(&[("one", TOKEN, permit())]);
     served.until(&mut two, "the removed client is closed", |client| {
         client.closed
     });
@@ -382,14 +384,14 @@ fn a_reload_closes_what_it_removes_and_nothing_else() {
     });
     assert_eq!(again.refusal().unwrap().0, RefusalReason::BadToken);
     // Another token for the same client closes connections with the old one.
-    served.follow(&[("one", OTHER, permit())]);
+    served.apply_settings(&[("one", OTHER, permit())]);
     served.until(&mut one, "the old token is closed", |client| client.closed);
     let (mut one, mut end) = served.attach(OTHER, Role::Send);
     // An application that is taken away closes who uses it.
     served.serves(&mut one, &mut end);
     let mut less = permit();
     less.send.clear();
-    served.follow(&[("one", OTHER, less)]);
+    served.apply_settings(&[("one", OTHER, less)]);
     served.until(&mut one, "it may not send any more", |client| client.closed);
 }
 

@@ -97,7 +97,7 @@ impl View<'_> {
         let known = |(id, live): (core::PeerId, &core::PathSnapshot)| {
             let path = PeerPath::new(id, live.id);
             let left = self.gateway.planning.steering.hold_down_left(path, live)?;
-            Some((self.gateway.active.path_ids().index(live.id)?, left))
+            Some((self.gateway.running_config.path_ids().index(live.id)?, left))
         };
         paths.filter_map(known).collect()
     }

@@ -53,7 +53,7 @@ impl View<'_> {
         }
         let whose = |path: &PathIndex| {
             let path = &config[*path];
-            match self.gateway.active.is_spent(path) {
+            match self.gateway.running_config.is_spent(path) {
                 true => path.name.to_string(),
                 false => format!("{} at {peer_name}", path.name),
             }

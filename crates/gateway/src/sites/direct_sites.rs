@@ -60,12 +60,12 @@ enum State {
         idle_at: Stopwatch,
     },
     /// There is none, and none is asked for before this time.
-    Waiting { until: Stopwatch, why: Ended },
+    Waiting { until: Stopwatch, why: EndReason },
 }
 
 /// Why there is no session any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum EndReason {
     /// The hub has not introduced the site.
     NotIntroduced,
     /// It has never been up.
@@ -81,7 +81,7 @@ pub(crate) enum Ended {
 
 /// How things are with one site.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum DirectSessionState {
     /// No session is wanted, or as many as there may be are there.
     None {
         is_full: bool,
@@ -93,7 +93,7 @@ pub(crate) enum Standing {
     },
     Up,
     Waiting {
-        why: Ended,
+        why: EndReason,
         left: Duration,
     },
 }
@@ -155,7 +155,7 @@ impl DirectSites {
     }
 
     /// Follows a session: whether it is up, and how many packets it has carried.
-    pub(crate) fn follow(&mut self, now: Stopwatch, site: &Name, is_up: bool, packets: u64) {
+    pub(crate) fn on_session(&mut self, now: Stopwatch, site: &Name, is_up: bool, packets: u64) {
         let Some(attempt) = self.sites.get_mut(site) else {
             return;
         };
@@ -210,37 +210,37 @@ impl DirectSites {
 
     /// Ends what is over; the names of sessions that are to be removed, with the reason and the time until the next
     /// attempt.
-    pub(crate) fn on_timeout(&mut self, now: Stopwatch) -> Vec<(Name, Ended, Duration)> {
+    pub(crate) fn on_timeout(&mut self, now: Stopwatch) -> Vec<(Name, EndReason, Duration)> {
         let mut ended = Vec::new();
         for (name, Attempt { state, wait }) in &mut self.sites {
             let (why, left) = match state {
                 // A hub does not introduce a site that is away. It may come at any time.
-                State::Asked { until } if *until <= now => (Ended::NotIntroduced, RETRY_MIN),
+                State::Asked { until } if *until <= now => (EndReason::NotIntroduced, RETRY_MIN),
                 State::Trying {
                     site,
                     until,
                     was_up,
                 } if *until <= now => match was_up {
-                    true => (Ended::Silent, Duration::ZERO),
+                    true => (EndReason::Silent, Duration::ZERO),
                     false => {
                         let at = site.endpoint.clone();
-                        (Ended::Unreachable { at }, *wait)
+                        (EndReason::Unreachable { at }, *wait)
                     }
                 },
-                State::Up { idle_at, .. } if *idle_at <= now => (Ended::Idle, Duration::ZERO),
+                State::Up { idle_at, .. } if *idle_at <= now => (EndReason::Idle, Duration::ZERO),
                 State::Asked { .. }
                 | State::Trying { .. }
                 | State::Up { .. }
                 | State::Waiting { .. } => continue,
             };
-            if matches!(why, Ended::Unreachable { .. }) {
+            if matches!(why, EndReason::Unreachable { .. }) {
                 *wait = (*wait * 2).min(RETRY_MAX);
             }
             *state = State::Waiting {
                 until: now + left,
                 why: why.clone(),
             };
-            if why != Ended::NotIntroduced {
+            if why != EndReason::NotIntroduced {
                 ended.push((name.clone(), why, left));
             }
         }
@@ -253,7 +253,7 @@ impl DirectSites {
             if matches!(state, State::Trying { was_up: false, .. }) {
                 *state = State::Waiting {
                     until: now + RETRY_MAX,
-                    why: Ended::NotApplied,
+                    why: EndReason::NotApplied,
                 };
             }
         }
@@ -292,19 +292,19 @@ impl DirectSites {
         self.sites.values().filter_map(of).collect()
     }
 
-    pub(crate) fn standing(&self, now: Stopwatch, site: &Name) -> Standing {
+    pub(crate) fn session_state(&self, now: Stopwatch, site: &Name) -> DirectSessionState {
         let Some(attempt) = self.sites.get(site) else {
             let is_full = self.active() >= DIRECT_MAX;
-            return Standing::None { is_full };
+            return DirectSessionState::None { is_full };
         };
         match &attempt.state {
-            State::Asked { .. } => Standing::Asked,
-            State::Trying { site, was_up, .. } => Standing::Trying {
+            State::Asked { .. } => DirectSessionState::Asked,
+            State::Trying { site, was_up, .. } => DirectSessionState::Trying {
                 at: site.endpoint.clone(),
                 was_up: *was_up,
             },
-            State::Up { .. } => Standing::Up,
-            State::Waiting { until, why } => Standing::Waiting {
+            State::Up { .. } => DirectSessionState::Up,
+            State::Waiting { until, why } => DirectSessionState::Waiting {
                 why: why.clone(),
                 left: until.saturating_duration_since(now),
             },
@@ -322,7 +322,7 @@ impl Attempt {
     }
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for EndReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotIntroduced => f.write_str(
@@ -340,7 +340,7 @@ impl fmt::Display for Ended {
     }
 }
 
-impl fmt::Display for Standing {
+impl fmt::Display for DirectSessionState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::None { is_full: false } => {
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_reached_is_tried_ever_more_rarely() {
+    fn unreachable_sites_are_retried_with_backoff() {
         let (mut direct, start, kobe) = (DirectSites::default(), Stopwatch::now(), name("kobe"));
         let mut now = start;
         for wait in [60, 120, 240, 480, 960, 1920, 3600, 3600] {
@@ -398,17 +398,19 @@ mod tests {
             assert!(!direct.on_wanted(now, &kobe), "the hub is asked once");
             assert!(direct.on_introduced(now, site("kobe")));
             assert_eq!(direct.wanted().len(), 1);
-            direct.follow(now, &kobe, false, 0);
+            direct.on_session(now, &kobe, false, 0);
             assert!(direct.on_timeout(now).is_empty());
             now += TRY_TIME;
             let next_in = Duration::from_secs(wait);
-            let why = Ended::Unreachable {
+            let why = EndReason::Unreachable {
                 at: site("kobe").endpoint,
             };
             assert_eq!(direct.on_timeout(now), [(kobe.clone(), why, next_in)]);
             assert!(direct.wanted().is_empty());
-            let standing = direct.standing(now, &kobe);
-            assert!(matches!(&standing, Standing::Waiting { left, .. } if *left == next_in));
+            let standing = direct.session_state(now, &kobe);
+            assert!(
+                matches!(&standing, DirectSessionState::Waiting { left, .. } if *left == next_in)
+            );
             assert!(
                 standing.to_string().contains("192.0.2.1:7600"),
                 "{standing}"
@@ -434,26 +436,26 @@ mod tests {
         let ended = |why| [(name("kobe"), why, Duration::ZERO)];
         // The other one has asked.
         assert!(direct.on_introduced(at(0), site("kobe")));
-        direct.follow(at(1), &kobe, true, 0);
-        assert_eq!(direct.standing(at(1), &kobe), Standing::Up);
-        direct.follow(at(100), &kobe, true, 7);
-        direct.follow(at(219), &kobe, true, 7);
+        direct.on_session(at(1), &kobe, true, 0);
+        assert_eq!(direct.session_state(at(1), &kobe), DirectSessionState::Up);
+        direct.on_session(at(100), &kobe, true, 7);
+        direct.on_session(at(219), &kobe, true, 7);
         assert!(direct.on_timeout(at(219)).is_empty());
-        assert_eq!(direct.on_timeout(at(220)), ended(Ended::Idle));
+        assert_eq!(direct.on_timeout(at(220)), ended(EndReason::Idle));
         assert!(direct.on_wanted(at(220), &kobe), "at once if it is needed");
         assert!(direct.on_introduced(at(220), site("kobe")));
-        direct.follow(at(221), &kobe, true, 0);
-        direct.follow(at(222), &kobe, false, 0);
-        direct.follow(at(231), &kobe, true, 0);
-        direct.follow(at(240), &kobe, false, 0);
+        direct.on_session(at(221), &kobe, true, 0);
+        direct.on_session(at(222), &kobe, false, 0);
+        direct.on_session(at(231), &kobe, true, 0);
+        direct.on_session(at(240), &kobe, false, 0);
         assert!(direct.on_timeout(at(249)).is_empty());
-        assert_eq!(direct.on_timeout(at(250)), ended(Ended::Silent));
+        assert_eq!(direct.on_timeout(at(250)), ended(EndReason::Silent));
         // What the other end closes is not waited for.
         assert!(direct.on_introduced(at(250), site("kobe")));
-        direct.follow(at(251), &kobe, true, 0);
+        direct.on_session(at(251), &kobe, true, 0);
         direct.on_closed(at(252), "kobe");
-        direct.follow(at(252), &kobe, false, 0);
-        assert_eq!(direct.on_timeout(at(252)), ended(Ended::Idle));
+        direct.on_session(at(252), &kobe, false, 0);
+        assert_eq!(direct.on_timeout(at(252)), ended(EndReason::Idle));
     }
 
     #[test]
@@ -480,8 +482,8 @@ mod tests {
         }
         assert!(!direct.on_introduced(now, site("one-more")));
         assert!(!direct.on_wanted(now, &name("one-more")));
-        let standing = direct.standing(now, &name("one-more"));
-        assert_eq!(standing, Standing::None { is_full: true });
+        let standing = direct.session_state(now, &name("one-more"));
+        assert_eq!(standing, DirectSessionState::None { is_full: true });
         direct.abandon(now);
         assert!(direct.wanted().is_empty());
         let nowhere = DirectSite {
@@ -502,7 +504,7 @@ mod tests {
             let kept = direct.wanted().remove(0).preshared_key;
             assert_eq!(kept.as_bytes(), &[3; 32], "{order:?}");
             // The other end has restarted.
-            direct.follow(now, &name("kobe"), true, 0);
+            direct.on_session(now, &name("kobe"), true, 0);
             assert!(direct.on_introduced(now, site_with("kobe", 7)));
         }
     }

@@ -21,7 +21,7 @@ fn duplicate_key_is_shown_as_long_as_the_other_gateway_tries() {
 #[test]
 fn unanswered_handshakes_are_warned_of_after_a_while_and_at_doubling_counts() {
     let mut table = StatusTable::default();
-    table.follow(Instant::ZERO, &["osaka".into()], &[], &[]);
+    table.apply_config(Instant::ZERO, &["osaka".into()], &[], &[]);
     let peer = table.peers.get_mut("osaka").unwrap();
     let warned: Vec<u32> = (1..=40)
         .filter(|attempts| {
@@ -36,7 +36,7 @@ fn unanswered_handshakes_are_warned_of_after_a_while_and_at_doubling_counts() {
 fn an_mtu_is_reported_only_when_it_differs_from_the_reported_one() {
     let mut table = StatusTable::default();
     let path = PeerPath::new(PeerId(1), PathId(0));
-    table.follow(Instant::ZERO, &["osaka".into()], &[path], &[]);
+    table.apply_config(Instant::ZERO, &["osaka".into()], &[path], &[]);
     let on = || PathRef {
         path: "wan0".into(),
         peer: "osaka".into(),
@@ -59,7 +59,7 @@ fn an_mtu_is_reported_only_when_it_differs_from_the_reported_one() {
 fn version_mismatch_is_why_a_peer_is_down_while_it_is_reported() {
     let mut table = StatusTable::default();
     let start = Instant::ZERO;
-    table.follow(start, &["osaka".into()], &[], &[]);
+    table.apply_config(start, &["osaka".into()], &[], &[]);
     let why = |table: &StatusTable| table.peer("osaka").unwrap().why.clone();
     let remote = SocketAddr::from(([198, 51, 100, 1], 7600));
     let (theirs, ours) = (Versions::only(2), Versions::only(1));
@@ -74,7 +74,7 @@ fn version_mismatch_is_why_a_peer_is_down_while_it_is_reported() {
     table.on_unanswered(start + Duration::from_secs(180), "osaka", 40, &[remote]);
     assert_eq!(why(&table), "40 handshakes without an answer");
     let up_at = start + Duration::from_secs(200);
-    table.on_peer_up(&Active::default(), up_at, PeerId(1), "osaka".into());
+    table.on_peer_up(&RunningConfig::default(), up_at, PeerId(1), "osaka".into());
     table.on_version_mismatch(start, Some("osaka".into()), remote, theirs, ours);
     assert_eq!(why(&table), "session keys are agreed");
 }

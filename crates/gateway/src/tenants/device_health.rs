@@ -81,7 +81,7 @@ impl DeviceHealth {
 
 impl DeviceEvents {
     /// Events for a tenant whose device is in state `now`.
-    pub(super) fn follow(
+    pub(super) fn update(
         &mut self,
         tenant: &str,
         device: &str,
@@ -178,10 +178,10 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_is_events_once_and_ends_once() {
+    fn device_problems_begin_and_end_with_one_event_each() {
         let mut events = DeviceEvents::default();
         let mut names = |device: &str, now: &DeviceHealth| -> Vec<&'static str> {
-            let events_between = events.follow("blue", device, now);
+            let events_between = events.update("blue", device, now);
             events_between.iter().map(EventKind::name).collect()
         };
         assert_eq!(names("t0", &DeviceHealth::Up), [""; 0]);
@@ -202,8 +202,8 @@ mod tests {
     #[test]
     fn a_tenant_removed_and_added_again_has_no_reported_problems() {
         let mut events = DeviceEvents::default();
-        events.follow("blue", "t0", &lost("removed"));
+        events.update("blue", "t0", &lost("removed"));
         events.retain(&BTreeSet::from(["red"]));
-        assert_eq!(events.follow("blue", "t0", &DeviceHealth::Up), []);
+        assert_eq!(events.update("blue", "t0", &DeviceHealth::Up), []);
     }
 }

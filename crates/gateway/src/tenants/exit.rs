@@ -14,9 +14,9 @@ use keiro_linux::{interface::Interface, route::RouteWatch, uplink::UplinkSocket}
 use self::rules::Uplinks;
 use crate::{data::tunnels::ExitSetup, uplinks::connected};
 
-/// Follows where the machine's default routes lead.
+/// Tracks the machine's default routes and the networks that are not the Internet's.
 #[derive(Default)]
-pub(super) struct ExitGround {
+pub(super) struct DefaultRouteTracker {
     socket: Option<UplinkSocket>,
     /// `None` where the kernel reports no changes, and until there is an exit.
     watch: Option<RouteWatch>,
@@ -59,7 +59,7 @@ const NOT_INTERNET_V6: [([u16; 8], u8); 5] = [
 /// Addresses and networks of the machine that are refused with an answer. Ours: machines have some ten.
 const OF_MACHINE_MAX: usize = 4096;
 
-impl ExitGround {
+impl DefaultRouteTracker {
     /// Where packets leave the machine.
     pub(super) fn uplinks(&self) -> &Uplinks {
         &self.found.uplinks
@@ -86,7 +86,7 @@ impl ExitGround {
     }
 
     /// Looks at the machine again if something may have changed; whether it has.
-    pub(super) fn follow(&mut self, config: &Config) -> bool {
+    pub(super) fn update(&mut self, config: &Config) -> bool {
         if !config.tenants.iter().any(|tenant| tenant.exit.is_some()) {
             *self = Self::default();
             return false;

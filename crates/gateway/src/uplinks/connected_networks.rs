@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::Context;
 use ipnet::IpNet;
-use keiro_control::config::{Config, ConnectedNetwork, HostName, OwnGround, Withheld};
+use keiro_control::config::{Config, ConnectedNetwork, HostName, LocalNetworks, Withheld};
 use keiro_linux::interface::{self, Interface};
 
 use super::{Network, interface_of};
@@ -30,10 +30,10 @@ pub(crate) fn withheld(
     {
         return Vec::new();
     }
-    config.withheld(&own_ground(config, network), hosts)
+    config.withheld(&local_networks(config, network), hosts)
 }
 
-fn own_ground(config: &Config, network: &Network) -> OwnGround {
+fn local_networks(config: &Config, network: &Network) -> LocalNetworks {
     let is_device = |name: &str| config.tenants.iter().any(|tenant| tenant.device == name);
     let all = network.interfaces.iter();
     let own = all.filter(|of| !of.loopback && !is_device(&of.name));
@@ -50,7 +50,7 @@ fn own_ground(config: &Config, network: &Network) -> OwnGround {
         let interface = all.find(|interface| interface.index == route.0)?;
         Some((interface.name.clone(), (*router)?))
     });
-    OwnGround {
+    LocalNetworks {
         networks: networks.collect(),
         routers: routers.collect(),
         resolvers: network.resolvers.clone(),

@@ -89,7 +89,7 @@ pub(crate) fn free_table_sets() -> Vec<TableSet> {
 
 impl UplinkRoutes {
     /// Puts in place what these uplinks need, and removes the rest.
-    pub(crate) fn follow<'a>(
+    pub(crate) fn update<'a>(
         &mut self,
         bindings: impl Iterator<Item = &'a Binding>,
         network: &Network,

@@ -407,7 +407,7 @@ const NO_CHANGES: &[NamedChange] = &[
 ];
 
 #[test]
-fn what_a_socket_does_not_depend_on_leaves_it_alone() {
+fn unrelated_changes_leave_a_socket_alone() {
     let leaves_alone = |machine: &mut Machine, what: &str| {
         let done = machine.follow();
         let is_quiet =
@@ -492,7 +492,7 @@ fn link_local_address_is_the_one_of_its_interface() {
 }
 
 #[test]
-fn what_the_system_refused_is_tried_again_until_it_succeeds() {
+fn failed_socket_setup_is_retried_until_it_succeeds() {
     let local = wwan0(None);
     let mut machine = Machine::with(std::slice::from_ref(&local));
     machine.add("wwan0", 3, &["192.0.2.7"]);

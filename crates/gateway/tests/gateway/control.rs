@@ -106,7 +106,7 @@ fn status_and_show_name_what_is_active() {
 }
 
 #[test]
-fn what_there_is_not_is_refused_with_a_hint() {
+fn unknown_names_are_refused_with_a_hint() {
     let pair = pair();
     for request in [
         Request::ShowApp {
@@ -515,7 +515,7 @@ const STRANGER: &str = "KEIRO_TEST_STRANGER_CONNECTS_TO";
 const NOBODY: u32 = 65_534;
 
 #[test]
-fn a_stranger_is_refused_even_if_the_mode_lets_it_in() {
+fn client_outside_the_group_is_refused_despite_the_mode() {
     if let Some(directory) = std::env::var_os(STRANGER) {
         let directory = std::path::PathBuf::from(directory);
         for socket in ["control.sock", "control-readonly.sock"] {
@@ -554,7 +554,7 @@ fn a_stranger_is_refused_even_if_the_mode_lets_it_in() {
     let output = Command::new(&program)
         .args([
             "--exact",
-            "control::a_stranger_is_refused_even_if_the_mode_lets_it_in",
+            "control::client_outside_the_group_is_refused_despite_the_mode",
         ])
         .env(STRANGER, site.directory.path())
         .current_dir("/")
@@ -570,7 +570,7 @@ fn a_stranger_is_refused_even_if_the_mode_lets_it_in() {
 }
 
 #[test]
-fn an_application_that_says_nothing_is_planned_with_what_is_measured() {
+fn application_without_a_declared_load_is_planned_by_measurement() {
     let silent = |peer: &str| app("S", "message", peer) + "latency_target = \"50ms\"\n";
     let pair = Pair::new(&silent("b"), &silent("a"));
     let explanation = || {

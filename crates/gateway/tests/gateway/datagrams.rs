@@ -266,7 +266,7 @@ fn how_thin_datagrams_are_gathered_is_explained_and_counted() {
 }
 
 #[test]
-fn parity_takes_the_place_of_copies_with_a_reload() {
+fn reload_replaces_copies_by_parity() {
     let server = socket();
     let pair = pair("datagram", &server);
     let file = pair.a.file("gateway.toml");

@@ -83,7 +83,7 @@ fn read_end(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
 }
 
 #[test]
-fn a_client_talks_to_the_server_as_if_it_were_here() {
+fn tcp_connection_is_carried_to_the_server() {
     let (listener, address) = server();
     let pair = pair(&address);
     let mut client = pair.connect_client();
@@ -323,7 +323,7 @@ fn read_reset(stream: &mut TcpStream) -> Vec<u8> {
 }
 
 #[test]
-fn what_was_sent_before_a_reset_arrives_before_it() {
+fn bytes_sent_before_a_reset_arrive_before_it() {
     let (listener, address) = server();
     let pair = pair(&address);
     let all = body(7, 5000);
@@ -347,7 +347,7 @@ fn what_was_sent_before_a_reset_arrives_before_it() {
 }
 
 #[test]
-fn what_a_slow_reader_has_not_taken_yet_arrives_before_a_reset() {
+fn reset_waits_for_a_slow_reader() {
     let (listener, address) = server();
     let pair = pair(&address);
     // More than a client's kernel takes for it unread, less than that and the gateway's buffer for it.
@@ -611,7 +611,7 @@ fn a_client_that_stops_reading_stops_its_server_and_no_other() {
 }
 
 #[test]
-fn a_gateway_that_stops_lets_a_transfer_end_and_resets_who_is_silent() {
+fn stopping_gateway_finishes_transfers_and_resets_idle_connections() {
     let (listener, address) = server();
     let mut pair = pair(&address);
     let mut silent = pair.connect_client();

@@ -7,7 +7,9 @@
 //! regenerates. The kernel does not verify checksums of large packets, so those of coalesced packets are
 //! verified here; one with a wrong checksum is passed alone and the kernel drops it.
 
-use super::{Large, LargeKind, Unfinished, VNET_HEADER_BYTES, VnetHeader, double_word, tcp, udp};
+use super::{
+    GsoKind, GsoPacket, PartialChecksum, VNET_HEADER_BYTES, VnetHeader, double_word, tcp, udp,
+};
 use crate::{
     Version,
     checksum::Sum,
@@ -43,7 +45,7 @@ struct Kinds {
 /// There is no room for another packet: call [`Coalescer::drain`] first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no room for another packet before those gathered are taken")]
-pub struct Full;
+pub struct CoalescerFull;
 
 /// No flow has this number.
 const CLOSED: u64 = 0;
@@ -107,7 +109,7 @@ impl Coalescer {
     ///
     /// # Errors
     /// There is no room; the packet was not added.
-    pub fn push(&mut self, packet: &[u8]) -> Result<(), Full> {
+    pub fn push(&mut self, packet: &[u8]) -> Result<(), CoalescerFull> {
         let candidate = match Candidate::of(packet, self.kinds) {
             Shape::Joinable(candidate) => Some(candidate),
             Shape::Alone => None,
@@ -160,8 +162,8 @@ impl Coalescer {
         self.used == 0
     }
 
-    fn begin(&mut self, candidate: Option<Candidate>, packet: &[u8]) -> Result<(), Full> {
-        let item = self.items.get_mut(self.used).ok_or(Full)?;
+    fn begin(&mut self, candidate: Option<Candidate>, packet: &[u8]) -> Result<(), CoalescerFull> {
+        let item = self.items.get_mut(self.used).ok_or(CoalescerFull)?;
         item.bytes.clear();
         item.bytes.extend_from_slice(&[0; VNET_HEADER_BYTES]);
         item.bytes.extend_from_slice(packet);
@@ -346,11 +348,11 @@ impl Item {
         }
         let bytes = length - transport;
         let (kind, protocol, offset) = match (is_tcp, version) {
-            (true, Version::V4) => (LargeKind::Tcp4, protocol::TCP, TCP_CHECKSUM),
-            (true, Version::V6) => (LargeKind::Tcp6, protocol::TCP, TCP_CHECKSUM),
+            (true, Version::V4) => (GsoKind::Tcp4, protocol::TCP, TCP_CHECKSUM),
+            (true, Version::V6) => (GsoKind::Tcp6, protocol::TCP, TCP_CHECKSUM),
             (false, _) => {
                 set_word(packet, transport + udp::LENGTH, bytes as u16);
-                (LargeKind::Udp, protocol::UDP, UDP_CHECKSUM)
+                (GsoKind::Udp, protocol::UDP, UDP_CHECKSUM)
             }
         };
         let sum = Sum::default()
@@ -359,11 +361,11 @@ impl Item {
         let at = transport + usize::from(offset);
         packet[at..at + 2].copy_from_slice(&sum);
         let header = VnetHeader {
-            checksum: Some(Unfinished {
+            checksum: Some(PartialChecksum {
                 start: transport as u16,
                 offset,
             }),
-            large: Some(Large {
+            large: Some(GsoPacket {
                 kind,
                 header_bytes: payload as u16,
                 segment_bytes: payload_bytes as u16,

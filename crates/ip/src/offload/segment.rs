@@ -1,6 +1,6 @@
 //! Segments a large packet, and finishes checksums.
 
-use super::{Large, LargeKind, Unfinished, VnetHeader, double_word, tcp, udp};
+use super::{GsoKind, GsoPacket, PartialChecksum, VnetHeader, double_word, tcp, udp};
 use crate::{
     Header, Malformed, Version,
     checksum::Sum,
@@ -18,14 +18,14 @@ pub struct Segments<'a> {
 #[derive(Clone, Copy, Debug)]
 enum Cut {
     /// One packet; its checksum may be unfinished.
-    One(Option<Unfinished>),
+    One(Option<PartialChecksum>),
     Large(Layout),
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     version: Version,
-    kind: LargeKind,
+    kind: GsoKind,
     transport: usize,
     payload: usize,
     segment_bytes: usize,
@@ -34,7 +34,7 @@ struct Layout {
 
 /// Why a packet of a TUN device cannot be segmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Uncuttable {
+pub enum NotSegmentable {
     /// Its IP headers are invalid.
     #[error("large packet refused: {0}")]
     Malformed(#[from] Malformed),
@@ -57,15 +57,15 @@ impl<'a> Segments<'a> {
     ///
     /// # Errors
     /// It does not match its virtio-net header.
-    pub fn new(vnet: VnetHeader, packet: &'a [u8]) -> Result<Self, Uncuttable> {
+    pub fn new(vnet: VnetHeader, packet: &'a [u8]) -> Result<Self, NotSegmentable> {
         let cut = match vnet.large {
             Some(large) => Cut::Large(Layout::new(large, packet)?),
             None => {
-                let outside = |place: Unfinished| {
+                let outside = |place: PartialChecksum| {
                     usize::from(place.start) + usize::from(place.offset) + 2 > packet.len()
                 };
                 if vnet.checksum.is_some_and(outside) {
-                    return Err(Uncuttable::Checksum);
+                    return Err(NotSegmentable::Checksum);
                 }
                 Cut::One(vnet.checksum)
             }
@@ -116,22 +116,22 @@ impl<'a> Segments<'a> {
 }
 
 impl Layout {
-    fn new(large: Large, packet: &[u8]) -> Result<Self, Uncuttable> {
+    fn new(large: GsoPacket, packet: &[u8]) -> Result<Self, NotSegmentable> {
         let header = Header::parse(packet)?;
         let version = header.version();
         let expected = match (large.kind, version) {
-            (LargeKind::Tcp4, Version::V4) | (LargeKind::Tcp6, Version::V6) => protocol::TCP,
-            (LargeKind::Udp, _) => protocol::UDP,
-            _ => return Err(Uncuttable::Protocol),
+            (GsoKind::Tcp4, Version::V4) | (GsoKind::Tcp6, Version::V6) => protocol::TCP,
+            (GsoKind::Udp, _) => protocol::UDP,
+            _ => return Err(NotSegmentable::Protocol),
         };
         if header.protocol != expected || header.fragment.is_some() {
-            return Err(Uncuttable::Protocol);
+            return Err(NotSegmentable::Protocol);
         }
         let transport = &packet[header.transport..];
         let transport_bytes = match large.kind {
-            LargeKind::Udp if transport.len() >= udp::HEADER_BYTES => udp::HEADER_BYTES,
-            LargeKind::Udp => return Err(Uncuttable::Transport),
-            LargeKind::Tcp4 | LargeKind::Tcp6 => tcp_header_bytes(transport)?,
+            GsoKind::Udp if transport.len() >= udp::HEADER_BYTES => udp::HEADER_BYTES,
+            GsoKind::Udp => return Err(NotSegmentable::Transport),
+            GsoKind::Tcp4 | GsoKind::Tcp6 => tcp_header_bytes(transport)?,
         };
         let payload_bytes = transport.len() - transport_bytes;
         let segment_bytes = usize::from(large.segment_bytes);
@@ -166,11 +166,11 @@ impl Layout {
         }
         let transport = &mut headers[self.transport..];
         let (protocol, checksum) = match self.kind {
-            LargeKind::Udp => {
+            GsoKind::Udp => {
                 set_word(transport, udp::LENGTH, (length - self.transport) as u16);
                 (protocol::UDP, udp::CHECKSUM)
             }
-            LargeKind::Tcp4 | LargeKind::Tcp6 => {
+            GsoKind::Tcp4 | GsoKind::Tcp6 => {
                 set_tcp(transport, offset, index == 0, index + 1 == self.count);
                 (protocol::TCP, tcp::CHECKSUM)
             }
@@ -211,20 +211,20 @@ fn set_tcp(header: &mut [u8], offset: usize, is_first: bool, is_last: bool) {
     }
 }
 
-fn tcp_header_bytes(segment: &[u8]) -> Result<usize, Uncuttable> {
+fn tcp_header_bytes(segment: &[u8]) -> Result<usize, NotSegmentable> {
     if segment.len() < tcp::HEADER_BYTES_MIN {
-        return Err(Uncuttable::Transport);
+        return Err(NotSegmentable::Transport);
     }
     let bytes = usize::from(segment[tcp::DATA_OFFSET] >> 4) * 4;
     let is_odd = segment[tcp::FLAGS] & (tcp::SYN | tcp::RST) != 0;
     match bytes < tcp::HEADER_BYTES_MIN || bytes > segment.len() || is_odd {
-        true => Err(Uncuttable::Transport),
+        true => Err(NotSegmentable::Transport),
         false => Ok(bytes),
     }
 }
 
 /// Finishes a checksum as a device does: over everything from its start.
-fn finish(packet: &mut [u8], place: Unfinished) {
+fn finish(packet: &mut [u8], place: PartialChecksum) {
     let start = usize::from(place.start);
     let at = start + usize::from(place.offset);
     let sum = Sum::default().bytes(&packet[start..]).checksum();

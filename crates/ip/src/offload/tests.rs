@@ -37,16 +37,16 @@ fn gathered(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
 fn large(packet: &[u8], segment_bytes: usize) -> Vec<u8> {
     let header = Header::parse(packet).unwrap();
     let (kind, offset, header_bytes) = match (header.protocol, header.version()) {
-        (crate::protocol::UDP, _) => (LargeKind::Udp, 6, 8),
-        (_, Version::V4) => (LargeKind::Tcp4, 16, 20),
-        (_, Version::V6) => (LargeKind::Tcp6, 16, 20),
+        (crate::protocol::UDP, _) => (GsoKind::Udp, 6, 8),
+        (_, Version::V4) => (GsoKind::Tcp4, 16, 20),
+        (_, Version::V6) => (GsoKind::Tcp6, 16, 20),
     };
     let vnet = VnetHeader {
-        checksum: Some(Unfinished {
+        checksum: Some(PartialChecksum {
             start: header.transport as u16,
             offset,
         }),
-        large: Some(Large {
+        large: Some(GsoPacket {
             kind,
             header_bytes: header.transport as u16 + header_bytes,
             segment_bytes: segment_bytes as u16,
@@ -65,21 +65,21 @@ fn tcp_payload(packet: &[u8]) -> &[u8] {
 }
 
 #[test]
-fn headers_survive_their_bytes() {
+fn virtio_headers_round_trip() {
     for kind in [
         None,
-        Some(LargeKind::Tcp4),
-        Some(LargeKind::Tcp6),
-        Some(LargeKind::Udp),
+        Some(GsoKind::Tcp4),
+        Some(GsoKind::Tcp6),
+        Some(GsoKind::Udp),
     ] {
         for checksum in [
             None,
-            Some(Unfinished {
+            Some(PartialChecksum {
                 start: 20,
                 offset: 16,
             }),
         ] {
-            let large = kind.map(|kind| Large {
+            let large = kind.map(|kind| GsoPacket {
                 kind,
                 header_bytes: 54,
                 segment_bytes: 1400,
@@ -109,7 +109,7 @@ fn headers_that_are_not_understood_are_refused() {
 }
 
 #[test]
-fn tcp_is_cut_with_numbers_flags_and_checksums_of_each_segment() {
+fn tcp_segments_get_sequence_numbers_flags_and_checksums() {
     for version in [Version::V4, Version::V6] {
         for size in SIZES {
             for bytes in [1, size, size + 1, 3 * size, 3 * size + size / 2] {
@@ -182,7 +182,7 @@ fn urgent_data_is_pointed_to_from_each_segment() {
 }
 
 #[test]
-fn udp_is_cut_into_datagrams() {
+fn udp_is_segmented_into_datagrams() {
     for version in [Version::V4, Version::V6] {
         for size in SIZES {
             let data = payload(2 * size + size / 2);
@@ -202,7 +202,7 @@ fn udp_is_cut_into_datagrams() {
 }
 
 #[test]
-fn an_unfinished_checksum_is_finished() {
+fn partial_checksum_is_completed() {
     for original in [
         sample::udp(Version::V4, b"payload"),
         sample::udp(Version::V6, b"payload!"),
@@ -221,7 +221,7 @@ fn an_unfinished_checksum_is_finished() {
             .pseudo_header(header.version(), &packet, header.protocol, bytes)
             .folded();
         packet[at..at + 2].copy_from_slice(&pseudo);
-        let unfinished = Unfinished {
+        let unfinished = PartialChecksum {
             start: header.transport as u16,
             offset: offset as u16,
         };
@@ -239,30 +239,33 @@ fn packets_that_contradict_their_virtio_header_are_not_segmented() {
     let refused = |vnet: VnetHeader, packet: &[u8]| Segments::new(vnet, packet).unwrap_err();
     let of = |kind| VnetHeader {
         checksum: None,
-        large: Some(Large {
+        large: Some(GsoPacket {
             kind,
             header_bytes: 0,
             segment_bytes: 1000,
         }),
     };
-    assert_eq!(refused(of(LargeKind::Tcp6), &tcp), Uncuttable::Protocol);
-    assert_eq!(refused(of(LargeKind::Udp), &tcp), Uncuttable::Protocol);
+    assert_eq!(refused(of(GsoKind::Tcp6), &tcp), NotSegmentable::Protocol);
+    assert_eq!(refused(of(GsoKind::Udp), &tcp), NotSegmentable::Protocol);
     let syn = sample::tcp(Version::V4, |tcp| tcp.syn = true, &payload(3000));
-    assert_eq!(refused(of(LargeKind::Tcp4), &syn), Uncuttable::Transport);
+    assert_eq!(refused(of(GsoKind::Tcp4), &syn), NotSegmentable::Transport);
     let mut short = tcp.clone();
     short[20 + 12] = 0x40;
-    assert_eq!(refused(of(LargeKind::Tcp4), &short), Uncuttable::Transport);
+    assert_eq!(
+        refused(of(GsoKind::Tcp4), &short),
+        NotSegmentable::Transport
+    );
     assert!(matches!(
-        refused(of(LargeKind::Tcp4), &tcp[..100]),
-        Uncuttable::Malformed(_)
+        refused(of(GsoKind::Tcp4), &tcp[..100]),
+        NotSegmentable::Malformed(_)
     ));
     for (start, offset) in [(3035, 4), (u16::MAX, u16::MAX), (0, 3039)] {
-        let checksum = Some(Unfinished { start, offset });
+        let checksum = Some(PartialChecksum { start, offset });
         let vnet = VnetHeader {
             checksum,
             large: None,
         };
-        assert_eq!(refused(vnet, &tcp), Uncuttable::Checksum);
+        assert_eq!(refused(vnet, &tcp), NotSegmentable::Checksum);
     }
 }
 
@@ -301,7 +304,7 @@ fn datagrams(version: Version, sizes: &[usize]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn consecutive_segments_become_one_and_can_be_cut_again() {
+fn consecutive_segments_are_coalesced() {
     for version in [Version::V4, Version::V6] {
         let packets = stream(version, 1, &[1448, 1448, 1448, 100]);
         let large = gathered(&packets);
@@ -347,7 +350,7 @@ fn a_large_packet_is_never_longer_than_ip_allows() {
 }
 
 #[test]
-fn datagrams_of_one_size_become_one_and_no_more_than_a_socket_takes() {
+fn datagrams_of_one_size_are_coalesced_up_to_the_socket_limit() {
     for version in [Version::V4, Version::V6] {
         let packets = datagrams(version, &[200; 70]);
         let large = gathered(&packets);
@@ -374,7 +377,7 @@ fn repaired(mut packet: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
 }
 
 #[test]
-fn segments_that_differ_in_anything_stay_apart() {
+fn segments_with_different_headers_are_not_coalesced() {
     let packets = stream(Version::V4, 1, &[100, 100]);
     assert_eq!(gathered(&packets).len(), 1);
     type Change = (&'static str, fn(&mut [u8]));
@@ -407,7 +410,7 @@ fn segments_that_differ_in_anything_stay_apart() {
 }
 
 #[test]
-fn a_wrong_checksum_goes_alone_so_that_the_kernel_sees_it() {
+fn packet_with_a_wrong_checksum_is_not_coalesced() {
     for packets in [
         stream(Version::V4, 1, &[100; 3]),
         datagrams(Version::V6, &[100; 3]),
@@ -451,7 +454,7 @@ fn fragments_and_options_stay_alone_and_are_not_overtaken() {
 }
 
 #[test]
-fn only_what_the_device_takes_is_put_together() {
+fn coalescing_respects_the_features_of_the_device() {
     let all = [
         stream(Version::V4, 1, &[100; 3]),
         datagrams(Version::V4, &[100; 3]),
@@ -478,7 +481,7 @@ fn a_full_coalescer_accepts_only_packets_that_join() {
     coalescer.push(&stream[0]).unwrap();
     coalescer.push(&stream[1]).unwrap();
     let other = sample::udp(Version::V6, b"payload");
-    assert_eq!(coalescer.push(&other), Err(Full));
+    assert_eq!(coalescer.push(&other), Err(CoalescerFull));
     coalescer.push(&stream[2]).unwrap();
     let mut count = 0;
     coalescer.drain(|large| count += cut(large).len());
@@ -567,7 +570,7 @@ fn by_flow(packets: &[Vec<u8>]) -> std::collections::BTreeMap<Vec<u8>, Vec<Vec<u
 
 proptest! {
     #[test]
-    fn cutting_undoes_putting_together(steps in steps(), is_v6 in any::<bool>()) {
+    fn segmentation_inverts_coalescing(steps in steps(), is_v6 in any::<bool>()) {
         let version = if is_v6 { Version::V6 } else { Version::V4 };
         let packets = packets(&steps, version);
         let large = gathered(&packets);
@@ -577,7 +580,7 @@ proptest! {
     }
 
     #[test]
-    fn putting_together_undoes_cutting(bytes in 1usize..60_000, size in 1usize..1500, is_v6 in any::<bool>()) {
+    fn coalescing_inverts_segmentation(bytes in 1usize..60_000, size in 1usize..1500, is_v6 in any::<bool>()) {
         let version = if is_v6 { Version::V6 } else { Version::V4 };
         let packet = sample::tcp(version, |tcp| tcp.ack = true, &payload(bytes));
         let segments = cut(&large(&packet, size));
@@ -587,7 +590,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_virtio_headers_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..64), kind in prop::sample::select(vec![0u8, 1, 4, 5]), is_v6 in any::<bool>()) {
+    fn arbitrary_virtio_headers_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..64), kind in prop::sample::select(vec![0u8, 1, 4, 5]), is_v6 in any::<bool>()) {
         let version = if is_v6 { Version::V6 } else { Version::V4 };
         let mut bytes = [bytes, sample::tcp(version, |_| {}, &payload(100))].concat();
         bytes[1] = kind;

@@ -3,11 +3,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    classify::{Classifier, Match},
     ecn::{self, Ecn},
     flow::{FlowKey, FlowSeed},
-    fragment, hop, icmp, mss,
+    fragment, icmp, mss,
     offload::{Coalescer, Segments, VnetHeader},
+    rules::{Classifier, Match},
+    ttl,
 };
 
 fn v4(with: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
@@ -46,7 +47,7 @@ fn reason(packet: &[u8]) -> Option<Malformed> {
 }
 
 #[test]
-fn fields_are_read() {
+fn header_fields_are_parsed() {
     let header = Header::parse(&sample::udp(Version::V6, b"payload")).unwrap();
     assert_eq!(header.source, IpAddr::from(sample::V6.0));
     assert_eq!(header.destination, IpAddr::from(sample::V6.1));
@@ -411,7 +412,7 @@ fn use_all(packet: &[u8], header: &Header) {
     .application(header, None);
     let mut changed = packet.to_vec();
     ecn::set_ecn(&mut changed, version, Ecn::Ce);
-    let _ = hop::decrement(&mut changed, version);
+    let _ = ttl::decrement(&mut changed, version);
     mss::clamp(&mut changed, header, 1280);
     Header::parse(&changed).expect("a changed packet is well formed");
     let _ = fragment::fragment(packet, header, 68, |part| {
@@ -508,7 +509,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(8 * ProptestConfig::default().cases))]
 
     #[test]
-    fn arbitrary_bytes_are_survived(mut bytes in prop::collection::vec(any::<u8>(), 0..200), version in 0u8..3) {
+    fn arbitrary_packets_do_not_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..200), version in 0u8..3) {
         if let (Some(first), 1..) = (bytes.first_mut(), version) {
             *first = *first & 0xf | if version == 1 { 0x40 } else { 0x60 };
         }

@@ -10,10 +10,11 @@ use std::{
 };
 
 use keiro_ip::{
-    Header, checksum, fragment, hop,
+    Header, checksum, fragment,
     icmp::{self, REPLY_BYTES_MAX, Reason, ReplyFrom},
     mss,
     offload::{Coalescer, Segments, VNET_HEADER_BYTES, VnetHeader},
+    ttl,
 };
 use keiro_linux::{
     epoll::{Epoll, Interest, ReadyList},
@@ -235,7 +236,7 @@ impl Loop {
         }
         assert_checksum(packet, &header);
         let mtu = self.settings.mtu;
-        if hop::decrement(packet, header.version()).is_err() {
+        if ttl::decrement(packet, header.version()).is_err() {
             return self.answer(from, packet, &header, Reason::HopLimitExceeded);
         }
         if self.settings.clamp {

@@ -35,7 +35,7 @@ fn departures(link: &mut Link) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn perfect_link_gives_packets_back_at_once() {
+fn perfect_link_delivers_at_once() {
     let mut link = Link::new(LinkConfig::default(), 0);
     for at in [3, 3, 5] {
         let _ = link.arrive(Instant::from_nanos(at), PACKET);

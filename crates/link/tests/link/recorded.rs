@@ -68,7 +68,7 @@ fn an_opportunity_carries_several_short_packets_or_a_part_of_a_long_one() {
 }
 
 #[test]
-fn what_nothing_waited_for_is_lost_capacity() {
+fn unused_opportunities_are_lost_capacity() {
     let trace = Trace::from_mahimahi("1\n2\n3\n100\n").unwrap();
     let mut link = replaying(&trace, Duration::ZERO, Buffer::Unlimited);
     let _ = link.arrive(at(50), bytes(1500));
@@ -178,7 +178,7 @@ fn a_recording_that_begins_serves_what_waits_and_keeps_delay_jitter_and_cuts() {
 }
 
 #[test]
-fn texts_that_are_no_trace_are_refused_with_the_line() {
+fn invalid_traces_are_refused_with_the_line() {
     for (text, error) in [
         ("", TraceError::Empty),
         ("0\n0\n", TraceError::Empty),

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_come_with_their_first_route_and_go_with_their_last() {
+    fn nexthop_objects_live_from_the_first_route_to_the_last() {
         let mut state = State::default();
         let mut numbers = Numbers::new(10..=12, &state);
         let all = [

@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_end_at_the_ends() {
+    fn values_have_no_neighbours_beyond_the_ends() {
         let limits = Limits::default();
         assert_eq!(limits.interval_above(MS), Some(2 * MS));
         assert_eq!(limits.interval_above(4 * MS), None);
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_with_what_to_try() {
+    fn contradictory_limits_are_refused_with_a_hint() {
         let cases: Vec<(LimitsError, &str)> = vec![
             (refused(|s| s.intervals.clear()), "at least one"),
             (refused(|s| s.copies.clear()), "at least one"),

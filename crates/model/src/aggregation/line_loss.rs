@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_loss_is_news_at_once() {
+    fn changed_loss_is_reported_at_once() {
         let (mut line, _) = line(2, 2, 0);
         feed(&mut line, 401, 2, 100, 3);
         feed(&mut line, 402, 2, 100, 3);

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limits_are_numbers() {
+    fn limits_are_finite() {
         for copies in [1, 2, 3, 255] {
             for loss in [0.0, f64::MIN_POSITIVE, 0.5, 1.0] {
                 for all_lost in [0.0, loss, 1.0, 7.0] {

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_again_waits_twice_as_long() {
+    fn repeated_failure_doubles_the_backoff() {
         let mut backoff = ProbeBackoff::default();
         backoff.on_period(at(0), Some(10.0));
         let mut tries = Vec::new();
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_well_is_followed_by_the_next_step_and_forgets_the_failure() {
+    fn success_resets_the_backoff_and_takes_the_next_step() {
         let mut backoff = ProbeBackoff::default();
         backoff.on_period(at(0), Some(10.0));
         assert_eq!(backoff.take_step(at(499), 5.0), None);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_was_taken_back_has_not_gone_well() {
+    fn reverted_step_is_no_success() {
         let mut backoff = ProbeBackoff::default();
         backoff.on_overload(at(0), 20.0);
         assert!(backoff.take_step(at(500), 20.0).is_some());

@@ -67,7 +67,7 @@ mod tests {
 
     /// Whatever the feedback, what may be sent stays a number above zero.
     #[test]
-    fn controllers_bear_feedback_that_cannot_be() {
+    fn controllers_tolerate_impossible_feedback() {
         let unit = Bandwidth::from_bits_per_second(u64::MAX);
         for controller in [
             ControllerConfig::Keiro { unit: Some(unit) },

@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn short_packets_on_a_way_that_has_become_longer_see_no_queue() {
+    fn short_packets_on_a_lengthened_path_see_no_queue() {
         let mut driven = Driven::new();
         for step in 0..5500 {
             let round_trip = match step {
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_short_packet_takes_less_is_no_queue_of_long_ones() {
+    fn shorter_transmission_of_short_packets_is_no_queue() {
         let rates = [false, true].map(|begins_short| {
             let mut driven = Driven::new();
             driven.is_long = !begins_short;
@@ -602,7 +602,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_has_become_longer_is_learnt_and_a_queue_is_not() {
+    fn longer_path_is_learnt_and_a_standing_queue_is_not() {
         for is_way in [true, false] {
             let mut driven = Driven::new();
             for _ in 0..1000 {

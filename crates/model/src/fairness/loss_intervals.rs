@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_cannot_be_are_borne() {
+    fn impossible_counts_are_tolerated() {
         for prior in [0.0, f64::NAN, f64::INFINITY, -1.0, 5.0] {
             let mut losses = LossIntervals::new(prior);
             for counts in [(0, 0), (u64::MAX, 0), (0, u64::MAX), (u64::MAX, u64::MAX)] {

@@ -133,7 +133,7 @@ fn a_capacity_by_trains_is_believed_by_steps_and_only_as_far_as_they_arrive() {
 
 /// Whatever is acknowledged, a rate above zero is left, and a packet may leave.
 #[test]
-fn feedback_that_cannot_be_is_borne() {
+fn impossible_feedback_is_tolerated() {
     for limit in [
         None,
         Some(Bandwidth::ZERO),

@@ -285,7 +285,7 @@ fn floor_s(forecast: &Forecast) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queueing::Terms;
+    use crate::queueing::ForecastTerms;
     use keiro_units::{Bandwidth, ByteCount};
 
     const MS: f64 = 1e-3;
@@ -304,7 +304,7 @@ mod tests {
     /// Propagation 8 ms, transmission 2 ms.
     fn forecast(mean: f64) -> Forecast {
         Forecast {
-            terms: Terms {
+            terms: ForecastTerms {
                 propagation: Duration::from_millis(8),
                 bandwidth: Bandwidth::from_mbit_per_second(4),
                 length: ByteCount::new(1000),
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_learnt_is_forgotten_when_the_path_changes() {
+    fn corrections_are_reset_when_the_path_changes() {
         let mut residual = taught(3.0 * MS, 1.0, 100);
         for _ in 0..200 {
             let forecast = forecast(30.0 * MS);
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn overload_and_a_handful_of_messages_teach_nothing() {
+    fn overload_and_few_messages_are_not_learnt_from() {
         let mut residual = Residual::new();
         let stable = forecast(30.0 * MS);
         let overloaded = Forecast {

@@ -1,7 +1,7 @@
 //! From a path's applications to the distribution of each one's delay.
 
 use super::{
-    Forecast, Gateway, Outcome, Scheduler, Terms, Traffic,
+    Forecast, ForecastTerms, Gateway, Outcome, Scheduler, Traffic,
     class::{Class, Detail, stable_lattice, streams_where},
     deadline,
     poisson::{self, RenewalStream, Stream},
@@ -16,7 +16,7 @@ pub(super) fn forecast(
     apps: &[AppSpec],
     members: &[usize],
 ) -> Vec<Forecast> {
-    let terms: Vec<Terms> = members
+    let terms: Vec<ForecastTerms> = members
         .iter()
         .map(|&app| terms_of(gateway, path, &apps[app]))
         .collect();
@@ -32,7 +32,7 @@ pub(super) fn forecast_traffic(
     members: &[usize],
 ) -> Vec<Forecast> {
     let apps: Vec<AppSpec> = varying.iter().map(|traffic| traffic.app).collect();
-    let terms: Vec<Terms> = members
+    let terms: Vec<ForecastTerms> = members
         .iter()
         .map(|&app| terms_of(gateway, path, &apps[app]))
         .collect();
@@ -61,7 +61,7 @@ fn answer(
     path: &PathSpec,
     apps: &[AppSpec],
     members: &[usize],
-    terms: Vec<Terms>,
+    terms: Vec<ForecastTerms>,
     classes: &[Class],
 ) -> Vec<Forecast> {
     let load: f64 = terms.iter().map(|terms| terms.own_load).sum();
@@ -73,7 +73,7 @@ fn answer(
         .map(|((&app, terms), wait)| {
             let floor = path.delay.saturating_add(terms.transmission);
             Forecast {
-                terms: Terms { load, ..terms },
+                terms: ForecastTerms { load, ..terms },
                 latency_target: apps[app].latency_target,
                 outcome: wait
                     .and_then(|wait| wait.after(floor))
@@ -90,7 +90,7 @@ pub(super) fn means(
     apps: &[AppSpec],
     members: &[usize],
 ) -> Vec<Delay> {
-    let terms: Vec<Terms> = members
+    let terms: Vec<ForecastTerms> = members
         .iter()
         .map(|&app| terms_of(gateway, path, &apps[app]))
         .collect();
@@ -108,7 +108,7 @@ pub(super) fn means(
         .collect()
 }
 
-fn classes_of(apps: &[AppSpec], members: &[usize], terms: &[Terms]) -> Vec<Class> {
+fn classes_of(apps: &[AppSpec], members: &[usize], terms: &[ForecastTerms]) -> Vec<Class> {
     members
         .iter()
         .zip(terms)
@@ -128,14 +128,14 @@ fn classes_of(apps: &[AppSpec], members: &[usize], terms: &[Terms]) -> Vec<Class
         .collect()
 }
 
-pub(super) fn terms_of(gateway: &Gateway, path: &PathSpec, app: &AppSpec) -> Terms {
+pub(super) fn terms_of(gateway: &Gateway, path: &PathSpec, app: &AppSpec) -> ForecastTerms {
     let wire_length = gateway.wire.wire_length(app.length);
     let rate = wire_length.rate_over_ceil(app.interval);
     let own_load = match rate {
         Bandwidth::MAX => None,
         rate => rate.ratio_of(path.bandwidth),
     };
-    Terms {
+    ForecastTerms {
         propagation: path.delay,
         bandwidth: path.bandwidth,
         length: app.length,

@@ -20,7 +20,8 @@ use rand_chacha::ChaCha12Rng;
 use rand_core::SeedableRng;
 
 use super::{
-    DelayDistribution, Forecast, Gateway, Outcome, Scheduler, Terms, Traffic, WireFormat, response,
+    DelayDistribution, Forecast, ForecastTerms, Gateway, Outcome, Scheduler, Traffic, WireFormat,
+    response,
     traffic::{Distribution, Spread},
 };
 use crate::delay::{AppSpec, PathSpec};
@@ -236,7 +237,7 @@ pub(super) fn forecast(
     sampling: Sampling,
 ) -> Vec<Forecast> {
     let of = |member: &usize| &traffic[*member];
-    let mut terms: Vec<Terms> = members
+    let mut terms: Vec<ForecastTerms> = members
         .iter()
         .map(|member| response::terms_of(gateway, path, &of(member).app))
         .collect();
@@ -260,7 +261,7 @@ pub(super) fn forecast(
 }
 
 /// Whose delay does not grow without end.
-fn stable(scheduler: Scheduler, apps: &[&Traffic], terms: &[Terms]) -> Vec<bool> {
+fn stable(scheduler: Scheduler, apps: &[&Traffic], terms: &[ForecastTerms]) -> Vec<bool> {
     let load_of = |counts: &dyn Fn(&AppSpec) -> bool| -> f64 {
         let both = apps.iter().zip(terms);
         both.filter(|(traffic, _)| counts(&traffic.app))

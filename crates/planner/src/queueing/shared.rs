@@ -25,9 +25,9 @@
 use std::time::Duration;
 
 use super::{
-    DelayDistribution, Forecast, Outcome, Statistic, Terms, Traffic, WireFormat,
+    DelayDistribution, Forecast, ForecastTerms, Outcome, Statistic, Traffic, WireFormat,
+    loss_recovery_delay::Tail,
     poisson::{RenewalStream, Stream, StreamSums},
-    repair::Tail,
     validity::INTERVAL_SPREAD_MAX,
 };
 use keiro_units::Bandwidth;
@@ -249,7 +249,7 @@ impl JointQueue {
     /// The forecast over the shared line, from that of the gateway alone.
     #[must_use]
     pub fn of(&self, alone: Forecast) -> Forecast {
-        let terms = Terms {
+        let terms = ForecastTerms {
             load: self.load,
             ..alone.terms
         };

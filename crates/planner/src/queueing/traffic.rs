@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn laws_have_the_mean_and_spread_asked_for() {
+    fn distributions_have_the_requested_mean_and_spread() {
         for (seed, ratio) in (0..).zip([0.0, 0.1, 0.25, 0.4, 0.5, 0.8, 1.0, 1.5, 4.0]) {
             let law = Distribution::new(3.0, Spread::new(ratio).unwrap());
             let mut random = ChaCha12Rng::seed_from_u64(seed);

@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn chance_is_no_change() {
+    fn random_variation_is_no_change() {
         // 60 against 90 is a third less, but 30 is no more than 2.4 standard deviations.
         assert_eq!(window(half(60, 1e4), half(90, 1e4)).check(0.5), Ok(()));
         let vary = |mean| WindowHalf {

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_paths_have_none() {
+    fn no_backups_are_computed_beyond_32_paths() {
         let paths: BTreeSet<u32> = (0..33).collect();
         let many = BackupPaths::find(BTreeMap::from([(1, 0)]), &paths, |_| {
             BTreeMap::from([(1, 1)])

@@ -6,14 +6,14 @@ use keiro_model::path_terms::Price;
 
 use super::PathChoice;
 
-/// How an application is bound to the cheapest of its paths.
+/// Conditions under which an application may use a path other than its cheapest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Thrift<P> {
+pub struct CostRule<P> {
     /// It has a latency target, for which it may take a path that costs more. Without one it never does for the
     /// sake of speed.
     pub has_target: bool,
     /// Where it is. With a target it may stay there: it goes back only where that is met with room to spare
-    /// ([`thrifty()`](crate::plan::thrifty())), so that it does not come and go.
+    /// ([`reduce_cost()`](crate::plan::reduce_cost())), so that it does not come and go.
     pub at: Option<P>,
 }
 
@@ -21,7 +21,7 @@ pub struct Thrift<P> {
 /// become fallback for one with a latency target. Where all cost the same, that is `choice`.
 pub fn cheapest_paths<P: Copy + Ord>(
     choice: PathChoice<P>,
-    thrift: Thrift<P>,
+    cost_rule: CostRule<P>,
     price: impl Fn(P) -> Price,
 ) -> PathChoice<P> {
     let Some(least) = choice.allowed.iter().map(|path| price(*path)).min() else {
@@ -31,9 +31,9 @@ pub fn cheapest_paths<P: Copy + Ord>(
         .allowed
         .iter()
         .partition(|path| price(**path) == least);
-    match thrift.has_target {
+    match cost_rule.has_target {
         true => {
-            let stays = thrift.at.filter(|at| more.contains(at));
+            let stays = cost_rule.at.filter(|at| more.contains(at));
             PathChoice {
                 fallback: choice.fallback.union(&more).copied().collect(),
                 allowed: allowed.into_iter().chain(stays).collect(),
@@ -73,7 +73,7 @@ mod tests {
             allowed: allowed.iter().copied().collect(),
             fallback: fallback.iter().copied().collect(),
         };
-        let left = cheapest_paths(choice, Thrift { has_target, at }, price);
+        let left = cheapest_paths(choice, CostRule { has_target, at }, price);
         [left.allowed, left.fallback].map(|paths| paths.into_iter().collect())
     }
 
@@ -111,11 +111,11 @@ mod tests {
             fallback: [3].into(),
         };
         for has_target in [true, false] {
-            let thrift = Thrift {
+            let cost_rule = CostRule {
                 has_target,
                 at: Some(2),
             };
-            let left = cheapest_paths(choice.clone(), thrift, |_| price(9));
+            let left = cheapest_paths(choice.clone(), cost_rule, |_| price(9));
             assert_eq!(left, choice);
         }
     }

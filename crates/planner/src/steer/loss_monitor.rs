@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_that_turn_out_to_be_none_are_no_evidence() {
+    fn spurious_losses_are_no_evidence() {
         let mut monitor = monitor(&[0.01]);
         for look in 0..1000 {
             // Every packet is declared lost first, and found to have arrived by the next look but one.

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_does_not_replace_what_is_known() {
+    fn remembered_paths_do_not_replace_known_ones() {
         let mut preferred_paths = PreferredPaths::default();
         preferred_paths.remember("app", 'p');
         assert_eq!(preferred_paths.of("app"), Some(&'p'));

@@ -9,7 +9,7 @@ use keiro_units::Probability;
 use super::{
     hold_down::PathHoldDown,
     loss_monitor::{LossMonitor, LossUnit},
-    path_levels::PathLevels,
+    path_estimate_tracker::PathEstimateTracker,
 };
 
 /// Follows a path to one peer while it is up, and keeps its last figures while it is down.
@@ -19,7 +19,7 @@ use super::{
 /// ([`eligible_paths`](super::eligible_paths)). A return then moves every application once, by settled figures.
 #[derive(Clone, Debug, Default)]
 pub struct TrackedPath {
-    levels: PathLevels,
+    levels: PathEstimateTracker,
     losses: LossMonitor,
     /// Samples since it came up.
     samples: u32,
@@ -155,7 +155,7 @@ impl TrackedPath {
     fn reset_samples(&mut self) {
         self.before = self.level();
         self.losses.on_outage();
-        self.levels = PathLevels::default();
+        self.levels = PathEstimateTracker::default();
         self.samples = 0;
         self.is_released = false;
     }

@@ -346,7 +346,7 @@ fn paper_incumbent(settings: Settings) -> Incumbent {
 }
 
 #[test]
-fn the_same_again_is_no_change_and_unknown_things_are_refused() {
+fn repeated_updates_change_nothing_and_unknown_ids_are_refused() {
     let mut incumbent = paper_incumbent(Settings::default());
     assert_eq!(incumbent.revise().moves.len(), 5);
     for (id, spec) in (0..).zip(paper::PATHS) {
@@ -396,7 +396,7 @@ fn without_paths_no_application_is_placed_and_all_are_when_one_comes() {
 }
 
 #[test]
-fn others_move_out_of_the_way_where_that_is_the_only_way() {
+fn repair_moves_others_where_nothing_else_helps() {
     let mut incumbent = Incumbent::new(Settings::default());
     incumbent.set_path(PathId(0), path(100, 2)).unwrap();
     incumbent.set_path(PathId(1), path(100, 30)).unwrap();
@@ -618,7 +618,7 @@ fn a_threshold_is_where_a_revision_moves_and_just_before_it_does_not() {
 }
 
 #[test]
-fn outlooks_say_what_a_move_would_do() {
+fn outlooks_predict_the_effect_of_a_move() {
     let mut incumbent = paper_incumbent(Settings::default());
     for (app, path) in (0..).zip(paper::ASSIGNMENT) {
         incumbent.place(AppId(app), PathId(path as u32)).unwrap();

@@ -3,12 +3,12 @@
 mod estimate;
 mod forecasts;
 mod incumbent;
+mod model_search;
 mod paper;
 mod planner;
 mod planner_optimum;
 mod properties;
 mod queueing;
-mod review;
 mod shared_line;
 mod steer;
 mod target_search;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use keiro_planner::{
-    delay::{self, Equation3, Margin, Saturation, Tolerance},
+    delay::{self, Equation3, Margin, OverloadPolicy, Tolerance},
     paper,
     plan::{self, Budget, Problem},
 };
@@ -80,7 +80,7 @@ fn strict_targets_put_a4_on_path_2_and_all_hold() {
 
 #[test]
 fn two_per_cent_of_tolerance_give_the_papers_assignment() {
-    for saturation in [Saturation::AsPrinted, Saturation::Refused] {
+    for saturation in [OverloadPolicy::AsPrinted, OverloadPolicy::Refused] {
         let model = Equation3 { saturation };
         let problem = Problem::new(&paper::PATHS, &paper::APPS, &model)
             .unwrap()

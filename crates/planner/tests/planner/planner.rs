@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use keiro_planner::{
-    delay::{AppSpec, Delay, Equation3, Margin, PathSpec, Saturation, Tolerance},
+    delay::{AppSpec, Delay, Equation3, Margin, OverloadPolicy, PathSpec, Tolerance},
     paper,
     plan::{self, Budget, DelayModel, NoPaths, Order, Plan, Problem, Score},
     queueing::{Gateway, Resolution, Scheduler, Statistic, WireFormat},
@@ -100,7 +100,7 @@ fn exact_equals_brute_force_on_a_thousand_small_instances_in_either_order() {
         let mut random = Random::new(seed);
         let (paths, apps) = small_instance(&mut random);
         let model = Equation3 {
-            saturation: random.pick(&[Saturation::Refused, Saturation::AsPrinted]),
+            saturation: random.pick(&[OverloadPolicy::Refused, OverloadPolicy::AsPrinted]),
         };
         let tolerance = Tolerance::from_ppm(random.pick(&[0, 0, 20_000, 500_000]));
         let problem = Problem::new(&paths, &apps, &model)
@@ -145,7 +145,7 @@ fn whatever_the_budget_only_the_best_plan_is_called_optimal() {
         let mut random = Random::new(seed);
         let (paths, apps) = small_instance(&mut random);
         let model = Equation3 {
-            saturation: random.pick(&[Saturation::Refused, Saturation::AsPrinted]),
+            saturation: random.pick(&[OverloadPolicy::Refused, OverloadPolicy::AsPrinted]),
         };
         let opaque = Opaque(model);
         let order = random.pick(&ORDERS);
@@ -283,10 +283,10 @@ fn printed_equation_3_gives_a_number_where_no_queue_is_stable() {
     let apps = [app(100_000, 10, None)];
     for (saturation, delay) in [
         (
-            Saturation::AsPrinted,
+            OverloadPolicy::AsPrinted,
             Delay::Finite(Duration::from_millis(81)),
         ),
-        (Saturation::Refused, Delay::Overloaded),
+        (OverloadPolicy::Refused, Delay::Overloaded),
     ] {
         let model = Equation3 { saturation };
         let problem = Problem::new(&paths, &apps, &model).unwrap();

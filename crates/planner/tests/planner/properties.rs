@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use keiro_planner::{
-    delay::{self, AppSpec, Delay, Equation3, PathSpec, Saturation, Tolerance},
+    delay::{self, AppSpec, Delay, Equation3, OverloadPolicy, PathSpec, Tolerance},
     plan::{self, Problem},
     queueing::{Gateway, Outcome, Resolution, Scheduler, WireFormat},
 };
@@ -68,8 +68,11 @@ prop_compose! {
     }
 }
 
-fn saturations() -> impl Strategy<Value = Saturation> {
-    prop_oneof![Just(Saturation::AsPrinted), Just(Saturation::Refused)]
+fn saturations() -> impl Strategy<Value = OverloadPolicy> {
+    prop_oneof![
+        Just(OverloadPolicy::AsPrinted),
+        Just(OverloadPolicy::Refused)
+    ]
 }
 
 /// Reads back what a quantity displays.
@@ -92,7 +95,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn display_loses_nothing(bits in any::<u64>(), bytes in any::<u64>()) {
+    fn display_round_trips(bits in any::<u64>(), bytes in any::<u64>()) {
         let rate = Bandwidth::from_bits_per_second(bits).to_string();
         prop_assert_eq!(exact_value(&rate), u128::from(bits));
         prop_assert_eq!(exact_value(&ByteCount::new(bytes).to_string()), u128::from(bytes));
@@ -134,7 +137,7 @@ proptest! {
     }
 
     #[test]
-    fn others_never_help(
+    fn added_load_never_shortens_a_delay(
         path in paths(),
         app in apps(),
         saturation in saturations(),
@@ -179,7 +182,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_panics_on_outlandish_values(
+    fn extreme_values_do_not_panic(
         paths in proptest::collection::vec(paths(), 1..4),
         apps in proptest::collection::vec(apps(), 0..5),
         saturation in saturations(),

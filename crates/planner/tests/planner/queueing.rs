@@ -260,7 +260,7 @@ fn a_heavy_load_is_predicted() {
 }
 
 #[test]
-fn the_mean_wait_of_fifo_is_pollaczek_and_khinchines() {
+fn mean_wait_of_fifo_matches_pollaczek_khinchine() {
     // One application alone, M/D/1: λS²/2(1 − ρ) with S = 8.672 ms and ρ = 0.08672 at 100 ms.
     let wire = WireFormat::new(ByteCount::new(1200), ByteCount::new(100)).unwrap();
     let forecast = Gateway::new(Scheduler::Fifo, wire).forecast(&path(), &paper::APPS, &[2]);
@@ -294,7 +294,7 @@ fn equal_targets_make_the_deadline_scheduler_fifo() {
 }
 
 #[test]
-fn an_overloaded_path_has_no_number() {
+fn overloaded_path_has_no_finite_delay() {
     let apps = [app(100_000, 5_000, Some(50)), app(10_000, 100_000, None)];
     for scheduler in [Scheduler::Fifo, Scheduler::Deadline] {
         for forecast in forecast(scheduler, &path(), &apps) {

@@ -12,8 +12,8 @@ use keiro_planner::{
         incumbent::{Allowed, AppId, PathId, Settings},
     },
     steer::{
-        PathLevels, PathSample, PlanMode, SteeredApp, SteeringPlan, path_spec, placed_incumbent,
-        plan_moves,
+        PathEstimateTracker, PathSample, PlanMode, SteeredApp, SteeringPlan, path_spec,
+        placed_incumbent, plan_moves,
     },
 };
 use keiro_units::{Bandwidth, ByteCount, Probability};
@@ -30,7 +30,7 @@ const PACKETS: u64 = 70;
 /// A site: its paths as they are, what is planned with, and who is where.
 struct Site {
     truth: BTreeMap<PathId, PathSample>,
-    levels: BTreeMap<PathId, PathLevels>,
+    levels: BTreeMap<PathId, PathEstimateTracker>,
     steered_apps: Vec<SteeredApp>,
     plans: u64,
     moves: BTreeMap<AppId, u64>,
@@ -86,8 +86,9 @@ impl Site {
     }
 
     fn plan(&mut self, plan_mode: PlanMode) {
-        let spec =
-            |(id, levels): (&PathId, &PathLevels)| Some((*id, path_spec(&levels.get()?, PACKETS)));
+        let spec = |(id, levels): (&PathId, &PathEstimateTracker)| {
+            Some((*id, path_spec(&levels.get()?, PACKETS)))
+        };
         let paths: Vec<(PathId, PathSpec)> = self.levels.iter().filter_map(spec).collect();
         let arrangement: SteeringPlan = plan_moves(
             Settings::default(),

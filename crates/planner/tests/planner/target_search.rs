@@ -6,7 +6,7 @@ use std::time::Duration;
 use keiro_planner::{
     delay::{AppSpec, PathSpec},
     plan::{
-        Candidate, Incumbent, MoveCost, OnWire, TargetSearch,
+        Candidate, Incumbent, MoveCost, TargetSearch, WireLoadProblem,
         incumbent::{Aim, Allowed, AppId, PathId, Settings},
     },
     queueing::{Gateway, PathEstimate, Resolution, Scheduler, Traffic, WireFormat},
@@ -110,7 +110,7 @@ impl Site {
     /// The plan by eq. 3 on the wire, with which a gateway begins.
     fn start(&self) -> Vec<usize> {
         let formats = vec![wire(); self.specs.len()];
-        let on_wire = OnWire::new(&self.specs, &self.apps, &formats);
+        let on_wire = WireLoadProblem::new(&self.specs, &self.apps, &formats);
         let mut incumbent = Incumbent::new(Settings {
             aim: Aim::Frugal,
             ..Settings::default()

@@ -297,7 +297,7 @@ fn a_pause_that_was_the_only_one_is_no_pattern() {
 }
 
 #[test]
-fn a_message_long_before_the_others_spoils_nothing() {
+fn early_single_message_does_not_distort_the_workload() {
     let mut app = Application::new();
     app.periodic(1, 12.0).periodic(110, 0.01);
     app.comes_every(0.01, 0.01);
@@ -392,7 +392,7 @@ fn a_change_of_length_is_followed() {
 }
 
 #[test]
-fn silence_of_many_pauses_and_a_minute_is_the_end() {
+fn long_silence_ends_the_workload() {
     let mut app = Application::new();
     app.periodic(500, 0.01);
     assert_eq!(app.seen().silence_max(), Duration::from_secs(60));

@@ -173,7 +173,7 @@ fn by_deadline_no_more_are_unmet_than_need_be() {
 }
 
 #[test]
-fn plans_do_not_go_round_in_circles() {
+fn plans_converge() {
     for number in 0..40 {
         let planner = ["frugal", "exact"][number as usize % 2];
         let plan_mode = format!("planner = \"{planner}\"\nscheduler = \"fifo\"");
@@ -403,7 +403,7 @@ fn fibre_and_lte(planner: &str, scheduler: &str) -> PlannerConfig {
 }
 
 #[test]
-fn what_has_no_target_takes_the_idle_fibre_and_not_lte() {
+fn application_without_a_target_takes_the_idle_fibre_over_lte() {
     for scheduler in ["deadline", "fifo"] {
         let config = fibre_and_lte("frugal", scheduler);
         let mut input = both_up();

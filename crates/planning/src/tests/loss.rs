@@ -35,7 +35,7 @@ fn datagrams(name: &str, more: &str) -> String {
 const THIN: &str = "length = \"200B\"\ninterval = \"20ms\"\n";
 
 #[test]
-fn an_application_leaves_a_path_that_loses_more_than_it_bears() {
+fn application_leaves_a_path_that_loses_more_than_it_tolerates() {
     for planner in ["frugal", "exact"] {
         for mode in [PlanMode::Revise, PlanMode::FromScratch] {
             for target in ["", "latency_target = \"60ms\"\n"] {
@@ -108,7 +108,7 @@ fn a_pinned_application_stays_on_a_lossy_path_and_is_not_met() {
 }
 
 #[test]
-fn a_supposed_loss_is_held_against_what_applications_bear() {
+fn supposed_loss_is_compared_with_the_tolerance() {
     let config = with_apps(&(datagrams("voice", THIN) + &datagrams("any", "loss = \"100%\"\n")));
     let input = PlannerInput {
         now: (0..2).map(|app| (AppIndex(app), QUICK)).collect(),

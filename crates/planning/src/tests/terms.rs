@@ -70,7 +70,7 @@ fn a_backup_carries_what_no_primary_path_serves_in_time_and_nothing_else() {
 }
 
 #[test]
-fn a_costly_path_is_taken_for_a_target_and_not_for_speed() {
+fn costlier_path_is_taken_for_a_target_and_not_for_speed() {
     for planner in PLANNERS {
         for mode in MODES {
             let mut config = config(planner, &[Some(100), Some(20), None]);
@@ -406,7 +406,7 @@ fn role_and_cost_miss_no_target_and_cost_no_more_than_targets_need() {
 }
 
 #[test]
-fn plans_with_role_and_cost_come_to_rest() {
+fn plans_with_role_and_cost_converge() {
     for seed in 0..60 {
         let (free, mut input) = random(seed);
         let priced = with_terms(&free, seed);
@@ -454,7 +454,7 @@ fn a_primary_path_is_filled_alike_by_any_number_of_applications() {
 }
 
 #[test]
-fn what_costs_the_same_everywhere_changes_no_plan() {
+fn equal_costs_change_no_plan() {
     for seed in 0..60 {
         let (free, input) = random(seed);
         let mut same = free.clone();

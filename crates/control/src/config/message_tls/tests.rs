@@ -66,7 +66,7 @@ fn a_listener_and_its_clients_are_read() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_place() {
+fn message_tls_errors_name_their_place() {
     let good = [HEAD, &client("one", "/t1", "send = [\"A3\"]")].concat();
     assert!(parsed(&good).is_ok());
     for (old, new, wanted) in [
@@ -186,7 +186,7 @@ fn write(path: &Path, text: &str, mode: u32) {
 }
 
 #[test]
-fn tokens_are_read_under_the_rules_of_keys() {
+fn token_files_obey_the_rules_of_key_files() {
     let directory = tempfile::tempdir().unwrap();
     let file = |name: &str| directory.path().join(name);
     let (first, second) = (file("1"), file("2"));
@@ -237,7 +237,7 @@ fn tokens_are_read_under_the_rules_of_keys() {
 }
 
 #[test]
-fn a_reload_says_which_clients_changed_and_what_needs_a_restart() {
+fn reload_reports_changed_clients_and_what_needs_a_restart() {
     let one = [HEAD, &client("one", "/t1", "send = [\"A3\"]")].concat();
     let two = [
         HEAD,

@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use keiro_ip::classes::BuiltInClass;
+use keiro_ip::builtin_classes::BuiltInClass;
 use keiro_units::Probability;
 
 use crate::config::{App, AppIndex, AppNeeds, Class, Config, Name, Problem};

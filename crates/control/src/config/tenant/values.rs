@@ -4,7 +4,7 @@ use std::{net::IpAddr, ops::RangeInclusive};
 
 use ipnet::IpNet;
 use keiro_config::{Located, ValueError, choice, quantity, shown, string, type_name};
-use keiro_ip::classes::{DomainPattern, PatternError};
+use keiro_ip::builtin_classes::{DomainPattern, PatternError};
 use keiro_model::fairness::controller::Weight;
 use keiro_units::Bandwidth;
 use toml::{Spanned, de::DeValue};

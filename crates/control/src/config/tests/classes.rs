@@ -96,14 +96,14 @@ fn a_class_is_left_out_where_its_application_belongs_to_another_peer() {
 }
 
 #[test]
-fn without_the_key_nothing_is_added() {
+fn without_classes_no_applications_are_added() {
     for off in ["", "classes = \"off\""] {
         assert_eq!(with_classes(off).apps.len(), 1);
     }
 }
 
 #[test]
-fn a_rule_for_names_is_read_and_wrong_names_are_refused() {
+fn domains_of_a_rule_are_read_and_invalid_ones_refused() {
     let rule = |domains: &str| {
         let rule = format!("[[tenant.blue.rule]]\napp = \"ip\"\ndomains = {domains}\n");
         Config::parse(&(BASE.replace("CLASSES", "") + &rule), "f")

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn size_and_number_are_bounded() {
+fn file_size_and_entry_count_are_bounded() {
     let long = format!("{GOOD}#{}", "x".repeat(1 << 20));
     assert_eq!(
         problems(&long),
@@ -234,7 +234,7 @@ fn a_diff_names_what_changed() {
 }
 
 #[test]
-fn order_in_the_file_is_no_change() {
+fn reordered_entries_are_no_change() {
     let path1 = &GOOD[GOOD.find("[[path]]").unwrap()..GOOD.rfind("[[path]]").unwrap()];
     let moved = format!("{}\n{path1}", GOOD.replace(path1, ""));
     let new = Config::parse(&moved, "f").unwrap_or_else(|e| panic!("{e}"));
@@ -413,7 +413,7 @@ fn the_lab_examples_describe_one_overlay() {
 
 proptest! {
     #[test]
-    fn no_text_makes_the_reader_panic(
+    fn arbitrary_configuration_does_not_panic(
         cuts in prop::collection::vec((0..GOOD.len(), 0..20_usize, "[\\PC\n\"\\[\\]=#{}.]{0,6}"), 1..6),
     ) {
         let mut text = GOOD.to_owned();

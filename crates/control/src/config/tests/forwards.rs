@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn connections_are_streams_and_nothing_else() {
+fn tcp_listeners_and_forwards_need_class_stream() {
     let stream = GOOD.replace("class = \"datagram\"", "class = \"stream\"");
     let tcp = stream
         .replace("udp = \"127.0.0.1:5005\"", "tcp = \"127.0.0.1:5005\"")
@@ -51,7 +51,7 @@ fn connections_are_streams_and_nothing_else() {
 }
 
 #[test]
-fn networks_of_an_forward_name_local_addresses_one_by_one() {
+fn networks_of_a_forward_do_not_cover_local_addresses() {
     let stream = GOOD
         .replace("class = \"datagram\"", "class = \"stream\"")
         .replace("udp = \"127.0.0.1:5005\"", "tproxy = \"127.0.0.1:5005\"");
@@ -125,7 +125,7 @@ fn networks_of_an_forward_name_local_addresses_one_by_one() {
 }
 
 #[test]
-fn forwards_reach_local_destinations_only_if_named_one_by_one() {
+fn forwards_reach_local_destinations_only_by_exact_address() {
     let hint = "add allow_local = true to this forward if the peer may reach it";
     for (address, what) in [
         ("127.0.0.1:22", "a loopback address"),
@@ -151,7 +151,7 @@ fn forwards_reach_local_destinations_only_if_named_one_by_one() {
 }
 
 #[test]
-fn forwards_never_lead_back_or_nowhere() {
+fn forwards_into_the_gateway_or_to_no_host_are_refused() {
     for (address, message) in [
         (
             "127.0.0.1:5005",

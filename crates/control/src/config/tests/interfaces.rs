@@ -109,7 +109,7 @@ fn two_paths_of_one_interface_differ_in_port_or_version() {
 }
 
 #[test]
-fn path_that_leaves_elsewhere_has_changed() {
+fn path_with_another_interface_has_changed() {
     let config = |text: &str| Config::parse(text, "f").unwrap_or_else(|e| panic!("{e}"));
     let (address, interface) = (config(GOOD), config(&text("")));
     assert_eq!(address.diff(&interface).paths.changed, ["path2"]);

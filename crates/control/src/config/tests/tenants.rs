@@ -59,7 +59,7 @@ fn refused(text: &str, parts: &[&str]) {
 }
 
 #[test]
-fn what_is_not_written_has_good_values() {
+fn tenant_defaults_are_valid() {
     let config = parsed(BLUE);
     let tenant = config.tenant_named("blue").expect("it is there");
     assert_eq!((tenant.device.as_str(), tenant.id), ("keiro1", 1));
@@ -79,7 +79,7 @@ fn what_is_not_written_has_good_values() {
 }
 
 #[test]
-fn everything_can_be_written() {
+fn every_tenant_key_is_read() {
     let config = parsed(
         r#"
 [fairness]
@@ -236,7 +236,7 @@ fn bad_values_are_refused_with_what_to_write() {
 }
 
 #[test]
-fn tables_of_uplinks_are_no_tenants() {
+fn tenant_tables_exclude_those_of_uplinks() {
     let with = |table: u32| BLUE.replacen("id = 1\n", &format!("id = 1\ntable = {table}\n"), 1);
     for table in [7_600_000, 7_600_003, 15_599_999] {
         let parts = [
@@ -251,7 +251,7 @@ fn tables_of_uplinks_are_no_tenants() {
 }
 
 #[test]
-fn paths_that_would_lead_into_a_tenants_device_are_refused() {
+fn paths_routed_into_a_tenant_device_are_refused() {
     let path = |local: &str| {
         format!("[[path]]\nname = \"loop\"\n{local}\nrate = \"1Mbit\"\n{BLUE}").replacen(
             "id = 1\n",
@@ -275,7 +275,7 @@ fn paths_that_would_lead_into_a_tenants_device_are_refused() {
 }
 
 #[test]
-fn odd_names_of_devices_are_refused_with_what_is_odd() {
+fn invalid_device_names_are_refused_with_the_reason() {
     for (name, why) in [
         ("", "it is empty"),
         ("a b", "it has a space"),
@@ -366,7 +366,7 @@ fn prefixes_of_which_nothing_is_forwarded_are_refused() {
 }
 
 #[test]
-fn a_route_is_written_once() {
+fn duplicate_tenant_routes_are_refused() {
     let routes = "id = 1\nroutes = [\"10.2.0.0/17\",\n \"10.2.0.0/16\",\n \"10.2.0.0/17\"]";
     refused(
         &BLUE.replacen("id = 1", routes, 1),
@@ -474,7 +474,7 @@ fn prefixes_of_two_peers_do_not_overlap_and_a_default_route_goes_around_the_own(
 }
 
 #[test]
-fn what_only_one_tenant_can_have_is_refused_to_another() {
+fn id_device_and_table_are_unique_among_tenants() {
     let two = |from: &str, to: &str| {
         let first = BLUE.replacen("id = 1", "id = 1\ndevice = \"t1\"\ntable = 7", 1);
         let second = first.replace("blue", "red").replacen("id = 1", "id = 2", 1);
@@ -575,7 +575,7 @@ fn a_diff_names_tenants() {
 }
 
 #[test]
-fn a_unit_far_below_the_line_gets_a_note() {
+fn unit_far_below_the_line_rate_is_noted() {
     let with = |rate: &str, unit: &str| {
         let base = BASE.replace("10Mbit", rate);
         let config = format!("{base}{unit}{BLUE}");

@@ -73,7 +73,7 @@ fn backups_without_a_primary_path_are_warned_of() {
 }
 
 #[test]
-fn what_people_wait_for_is_essential() {
+fn applications_with_interactive_targets_are_essential() {
     let app = |keys: &str| {
         let text = format!(
             "{PATH}[[peer]]\nname = \"b\"\npublic_key = \"{KEY}\"\n\

@@ -339,7 +339,7 @@ fn what_branches_get_has_no_secrets_and_is_read_again() {
 }
 
 #[test]
-fn what_a_hub_sends_wrongly_is_refused() {
+fn invalid_documents_of_a_hub_are_refused() {
     let sent = published(&parsed(&good()), "tokyo");
     let json = String::from_utf8(sent.to_json()).expect("text");
     let replaced = |from: &str, to: &str| {
@@ -561,7 +561,7 @@ fn what_is_behind_one_hub_or_a_site_is_reached_through_the_other_hub_too() {
 }
 
 #[test]
-fn a_copy_of_the_registry_is_taken_whole_or_not_at_all() {
+fn copy_of_the_registry_is_applied_atomically() {
     let registry = parsed(&with_second_hub());
     let good = replica(&registry);
     assert_eq!(good.registry(), Some(&registry));
@@ -619,7 +619,7 @@ fn a_copy_of_the_registry_is_taken_whole_or_not_at_all() {
 }
 
 #[test]
-fn a_copy_that_is_older_takes_nothing_back() {
+fn older_copy_of_the_registry_is_ignored() {
     let registry = parsed(&with_second_hub());
     let number = |incarnation, revision| {
         let mut of = published(&registry, "tokyo");

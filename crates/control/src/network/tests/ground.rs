@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::config::{ConnectedNetwork, Found, HostName, OwnGround, PeerEndpoint};
+use crate::config::{ConnectedNetwork, Found, HostName, LocalNetworks, PeerEndpoint};
 
 /// A branch with the prefixes of the hub and of the site `kobe`.
 fn branch(endpoint: &str, more: &str, hub: &[&str], kobe: &[&str]) -> Config {
@@ -31,13 +31,13 @@ fn prefixes(texts: &[&str]) -> Vec<IpNet> {
 }
 
 /// An uplink whose network is 192.168.1.0/24 with a router, one without a network of its own, and a bridge.
-fn ground() -> OwnGround {
+fn ground() -> LocalNetworks {
     let network = |interface: &str, prefix: &str, is_uplink| ConnectedNetwork {
         interface: interface.to_owned(),
         prefix: prefix.parse().unwrap(),
         is_uplink,
     };
-    OwnGround {
+    LocalNetworks {
         networks: vec![
             network("eth0", "192.168.1.0/24", true),
             network("ppp0", "100.64.0.7/32", true),
@@ -89,7 +89,7 @@ fn a_network_around_that_of_an_uplink_is_routed_and_one_within_is_not() {
         ]
     );
     // Nothing in the way, nothing withheld.
-    let nothing = config.withheld(&OwnGround::default(), &BTreeMap::new());
+    let nothing = config.withheld(&LocalNetworks::default(), &BTreeMap::new());
     assert_eq!(nothing, []);
 }
 
@@ -139,7 +139,7 @@ fn every_known_address_of_the_hub_stays_outside_the_tunnel() {
 }
 
 #[test]
-fn nothing_is_withheld_where_the_administrator_has_decided() {
+fn explicit_configuration_withholds_no_prefix() {
     let kobe = ["192.168.1.0/24", "192.0.2.0/24"];
     for more in ["table = 101\n", "routes = [\"192.168.1.0/24\"]\n"] {
         let config = branch("192.0.2.1:7600", more, &[], &kobe);

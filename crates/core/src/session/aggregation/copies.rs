@@ -8,7 +8,7 @@ use keiro_units::Instant;
 
 use crate::{
     id::PathId,
-    session::{recovery::Owner, sent_frames::SentFrames},
+    session::{recovery::ChargedTenant, sent_frames::SentFrames},
     wire::{DATA_HEADER_LEN, TAG_LEN},
 };
 
@@ -30,7 +30,7 @@ pub(crate) struct CopyContent {
     /// The clear text of its packet, not sealed yet.
     pub(crate) clear: Vec<u8>,
     pub(crate) frames: SentFrames,
-    pub(crate) owner: Owner,
+    pub(crate) owner: ChargedTenant,
 }
 
 /// A copy that is still to leave.

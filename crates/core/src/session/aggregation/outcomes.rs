@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_came_late_makes_up_for_losses_and_does_not_overflow() {
+    fn late_aggregates_correct_losses_without_overflow() {
         let mut late = 0;
         assert_eq!(fates(10, 7, &mut late).lost, 3);
         assert_eq!(fates(10, 12, &mut late).lost, 0);

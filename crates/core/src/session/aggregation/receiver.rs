@@ -8,7 +8,7 @@ use keiro_units::Instant;
 
 use super::recover::Groups;
 use crate::{
-    session::received::ReplayWindow,
+    session::received_packets::ReplayWindow,
     wire::{CopySpacing, Feedback, ParityFrame},
 };
 
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn content_is_taken_once_and_what_is_missing_shows() {
+    fn aggregates_are_delivered_once_and_gaps_are_reported() {
         let mut receiver = AggregateReceiver::default();
         assert_eq!(receiver.on_copy(at(0), copy(0, 0, 0)), Novelty::New);
         assert_eq!(receiver.on_copy(at(0), copy(0, 1, 80)), Novelty::Known);
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_thousands_have_overtaken_may_have_come_or_not() {
+    fn aggregates_behind_the_window_are_undecided() {
         let mut receiver = AggregateReceiver::default();
         for number in [1, 8193] {
             assert_eq!(receiver.on_copy(at(0), copy(number, 0, 0)), Novelty::New);
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peer_is_reported_at_once_and_then_at_intervals() {
+    fn feedback_is_sent_at_once_and_then_at_intervals() {
         let mut receiver = AggregateReceiver::default();
         assert_eq!(receiver.feedback_due(), None);
         receiver.on_copy(at(0), copy(0, 0, 0));

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_comes_back_once_enough_is_there_in_any_order() {
+    fn lost_aggregates_are_recovered_from_parity_in_any_order() {
         let sent = contents(4);
         let shards = parity(&sent, 2);
         // 1 and 2 are lost.
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_gives_nothing() {
+    fn contradictory_groups_recover_nothing() {
         let sent = contents(3);
         let shards = parity(&sent, 2);
         let mut groups = Groups::default();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn memory_for_recovery_is_bounded() {
         let mut groups = Groups::default();
         for number in 0..100_000u64 {
             groups.on_data(number * 4, 0, &[1; 1400]);
@@ -271,7 +271,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_that_comes_breaks_it(
+        fn arbitrary_parity_keeps_the_invariants(
             packets in proptest::collection::vec(
                 (0u64..6, 0u8..40, any::<bool>(), 1u8..=32, 0u8..64,
                  proptest::collection::vec(any::<u8>(), 0..40)),

@@ -38,7 +38,7 @@ fn send(aggregator: &mut Aggregator, now: Instant, count: u64) {
 }
 
 #[test]
-fn what_was_overtaken_is_not_counted_again() {
+fn overtaken_reports_are_not_counted_twice() {
     let mut aggregator = aggregator();
     send(&mut aggregator, at(0), 100);
     for (millis, highest, came, overflows) in
@@ -57,7 +57,7 @@ fn what_was_overtaken_is_not_counted_again() {
 }
 
 #[test]
-fn a_peer_that_counts_anew_is_counted_on() {
+fn totals_continue_when_the_peer_restarts_its_counters() {
     let mut aggregator = aggregator();
     send(&mut aggregator, at(0), 100);
     for (millis, highest, came, overflows) in
@@ -176,7 +176,7 @@ fn a_relieved_peer_gets_s_in_every_interval_and_the_first_at_once() {
 }
 
 #[test]
-fn totals_outlive_a_reload() {
+fn aggregation_totals_survive_a_reload() {
     let mut aggregator = aggregator();
     send(&mut aggregator, at(0), 100);
     aggregator.on_feedback(at(1), report(9, 9, 0), capacity(RATE), 0);
@@ -202,7 +202,7 @@ fn a_period_begins_with_traffic() {
 }
 
 #[test]
-fn what_waits_is_offered_once() {
+fn waiting_bytes_count_as_offered_once() {
     let mut aggregator = aggregator();
     send(&mut aggregator, at(0), 1);
     aggregator.on_feedback(at(0), report(0, 1, 0), capacity(RATE), 5_000);

@@ -48,7 +48,7 @@ fn a_late_probe_that_passes_voids_a_shorter_one_that_is_lost_after_it() {
 }
 
 #[test]
-fn whatever_happens_in_whatever_order_only_larger_sizes_are_asked_for() {
+fn mtu_probes_are_always_larger_than_the_mtu() {
     for seed in 0..200 {
         let mut random = ChaCha20Rng::seed_from_u64(seed);
         let mut mtu = MtuDiscovery::new(9000);
@@ -79,7 +79,7 @@ fn whatever_happens_in_whatever_order_only_larger_sizes_are_asked_for() {
 }
 
 #[test]
-fn search_finds_what_passes() {
+fn mtu_search_finds_the_path_mtu() {
     assert_eq!(search(1500, 1500), (1500, 1));
     for carries in [1280, 1400, 1420, 1492, 3000, 8999] {
         let (found, _) = search(carries, 9000);
@@ -125,7 +125,7 @@ fn fallen() -> MtuDiscovery {
 }
 
 #[test]
-fn black_hole_falls_back_and_is_not_tried_at_once() {
+fn black_hole_falls_back_and_delays_the_next_search() {
     let (mut mtu, mut now) = (fallen(), Instant::ZERO);
     for number in 7..10 {
         assert_eq!(mtu.wanted(now), Some(1500), "probe {number}");
@@ -138,7 +138,7 @@ fn black_hole_falls_back_and_is_not_tried_at_once() {
 }
 
 #[test]
-fn what_only_looked_like_a_black_hole_leaves_no_smaller_mtu_behind() {
+fn false_black_hole_restores_the_mtu() {
     let mut mtu = fallen();
     assert_eq!(mtu.wanted(Instant::ZERO), Some(1500));
     mtu.on_probe_sent(Instant::ZERO, 7, 1500);

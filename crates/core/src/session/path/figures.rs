@@ -94,7 +94,7 @@ impl Path {
         let late = self.recovery.spurious_after_outage();
         OutcomeTotals {
             acked: counters.acked_packets - late + padding_arrived,
-            lost: counters.lost_packets + padding_lost - self.excused.total(),
+            lost: counters.lost_packets + padding_lost - self.non_path_losses.total(),
             spurious: counters.spurious_lost_packets - late,
             bytes_sent: self.counters.sent_bytes,
         }

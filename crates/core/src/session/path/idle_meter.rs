@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_passes_without_data_is_extrapolated_to_a_month() {
+    fn idle_traffic_is_extrapolated_to_a_month() {
         let at = |seconds: u64| Instant::ZERO + Duration::from_secs(seconds);
         let mut meter = IdleMeter::default();
         meter.on_data(at(5), 1000);

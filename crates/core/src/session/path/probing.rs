@@ -62,7 +62,7 @@ impl Path {
         let budget = self.probe_budget(probe_share);
         let is_due = self.trains.due(budget).is_some_and(|due| due <= now);
         self.pacer.release();
-        if !is_due && !self.trains.may_carry(now, probe_share) || !self.may_send_eliciting() {
+        if !is_due && !self.trains.may_carry(now, probe_share) || !self.may_send_ack_eliciting() {
             return None;
         }
         let payload_max = self.udp_payload_max();
@@ -171,7 +171,7 @@ impl Path {
             return None;
         }
         let paid = self.trains.ping_paid_at(self.probe_budget(probe_share))?;
-        self.suspicion.ping_at(self.last_eliciting_at, paid)
+        self.loss_probing.ping_at(self.last_eliciting_at, paid)
     }
 
     /// Longest time without a packet that asks for an answer.
@@ -244,7 +244,10 @@ impl Path {
     /// What the peer has to know of this end's path, beside every ping and challenge; each of at most
     /// [`Self::ANNOUNCEMENT_LEN_MAX`] bytes.
     pub(crate) fn announcements(&self) -> impl Iterator<Item = Frame<'static>> + use<> {
-        let all = [self.announced_limit(), self.terms_of_ends.announced()];
+        let all = [
+            self.announced_limit(),
+            self.local_and_peer_terms.announced(),
+        ];
         all.into_iter().flatten()
     }
 
@@ -252,16 +255,16 @@ impl Path {
     /// none as well.
     pub(crate) fn announce_always(&mut self) {
         self.announces_limit = true;
-        self.terms_of_ends.announce_always();
+        self.local_and_peer_terms.announce_always();
     }
 
     /// Whether they are due beside data.
     pub(crate) fn is_announcement_due(&self, now: Instant) -> bool {
-        self.announcing.is_due(now) && self.announcements().next().is_some()
+        self.announcement_timer.is_due(now) && self.announcements().next().is_some()
     }
 
     pub(crate) fn on_announced(&mut self, now: Instant) {
-        self.announcing.on_sent(now);
+        self.announcement_timer.on_sent(now);
     }
 
     pub(crate) const ANNOUNCEMENT_LEN_MAX: usize =
@@ -272,25 +275,25 @@ impl Path {
 
     /// On which terms both ends use it.
     pub(crate) fn terms(&self) -> PathTerms {
-        self.terms_of_ends.joined()
+        self.local_and_peer_terms.joined()
     }
 
     /// Those of the peer alone.
     pub(crate) fn peer_terms(&self) -> PathTerms {
-        self.terms_of_ends.peer()
+        self.local_and_peer_terms.peer()
     }
 
     /// The peer's terms.
     pub(crate) fn on_peer_terms(&mut self, now: Instant, terms: PathTerms, share: Probability) {
-        if self.terms_of_ends.set_peer(terms) {
+        if self.local_and_peer_terms.set_peer(terms) {
             self.on_limit_changed(now, share);
         }
     }
 
     pub(super) fn set_own_terms(&mut self, now: Instant, terms: PathTerms, share: Probability) {
-        if self.terms_of_ends.set_own(terms) {
+        if self.local_and_peer_terms.set_own(terms) {
             // The peer has to know.
-            self.announcing.on_change(now);
+            self.announcement_timer.on_change(now);
             self.ping_wanted |= self.is_up();
             self.on_limit_changed(now, share);
         }
@@ -315,7 +318,7 @@ impl Path {
             self.own_limit = limit;
             self.announces_limit = true;
             // The peer has to know.
-            self.announcing.on_change(now);
+            self.announcement_timer.on_change(now);
             self.ping_wanted |= self.is_up();
             self.on_limit_changed(now, share);
         }
@@ -329,7 +332,7 @@ impl Path {
 
     /// The peer has restarted: its next challenge has its limit and terms, if it has any.
     pub(super) fn forget_peer_limit(&mut self, now: Instant, share: Probability) {
-        let had_terms = self.terms_of_ends.set_peer(PathTerms::FREE);
+        let had_terms = self.local_and_peer_terms.set_peer(PathTerms::FREE);
         if self.peer_limit.take().is_some() || had_terms {
             self.on_limit_changed(now, share);
         }

@@ -13,7 +13,7 @@ use keiro_units::{Bandwidth, ByteCount, Instant};
 
 use super::ReceivedAck;
 use crate::{
-    session::recovery::{AckOutcome, Lost, ResolvedPacket},
+    session::recovery::{AckOutcome, AckedOrLostPacket, Lost},
     snapshot::RateSnapshot,
 };
 
@@ -97,7 +97,7 @@ impl RateControl {
         &mut self,
         ack: ReceivedAck<'_>,
         outcome: &AckOutcome,
-        lost: &[ResolvedPacket],
+        lost: &[AckedOrLostPacket],
         in_flight: u64,
     ) {
         let Some(controller) = &mut self.controller else {
@@ -115,7 +115,7 @@ impl RateControl {
         controller.on_feedback(&Feedback {
             now: ack.now,
             acked: ByteCount::new(bytes.sum::<u64>() + lost.excused_bytes),
-            acked_packets: outcome.acked.len() as u64 + lost.excused,
+            acked_packets: outcome.acked.len() as u64 + lost.non_path_losses,
             spurious_packets: spurious.count() as u64,
             lost_packets: lost.by_congestion,
             in_flight: ByteCount::new(in_flight),
@@ -124,13 +124,13 @@ impl RateControl {
     }
 
     /// A timer has declared packets lost.
-    pub(super) fn on_lost(&mut self, now: Instant, lost: &[ResolvedPacket], in_flight: u64) {
+    pub(super) fn on_lost(&mut self, now: Instant, lost: &[AckedOrLostPacket], in_flight: u64) {
         if let (Some(controller), false) = (&mut self.controller, lost.is_empty()) {
             let lost = Lost::of(lost);
             controller.on_feedback(&Feedback {
                 now,
                 acked: ByteCount::new(lost.excused_bytes),
-                acked_packets: lost.excused,
+                acked_packets: lost.non_path_losses,
                 spurious_packets: 0,
                 lost_packets: lost.by_congestion,
                 in_flight: ByteCount::new(in_flight),

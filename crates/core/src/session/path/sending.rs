@@ -4,7 +4,7 @@ use keiro_units::Instant;
 
 use super::{
     super::{
-        recovery::{NewPacket, Owner, PacketKind},
+        recovery::{ChargedTenant, NewPacket, PacketKind},
         sent_frames::SentFrames,
     },
     Path,
@@ -18,7 +18,7 @@ impl Path {
         ip_bytes: u64,
         kind: PacketKind,
         frames: SentFrames,
-        owner: Owner,
+        owner: ChargedTenant,
     ) {
         let capacity = self.capacity().unwrap_or(self.carries());
         let packet = NewPacket {
@@ -63,14 +63,14 @@ impl Path {
     }
 
     /// A packet of a batch asks for an acknowledgement.
-    pub(crate) fn on_eliciting_batched(&mut self) {
+    pub(crate) fn on_ack_eliciting_batched(&mut self) {
         self.probe_credit = self.probe_credit.saturating_sub(1);
     }
 
     /// What is being written asks for an acknowledgement, so that no PING is needed.
     pub(crate) fn on_eliciting_written(&mut self) {
         // Data in an aggregate leaves no room for what the peer has to know.
-        self.ping_wanted = self.announcing.is_unsent() && self.is_up();
+        self.ping_wanted = self.announcement_timer.is_unsent() && self.is_up();
     }
 
     /// `bytes` of data are sent again.

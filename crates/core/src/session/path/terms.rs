@@ -4,16 +4,16 @@ use keiro_model::path_terms::PathTerms;
 
 use crate::wire::Frame;
 
-/// Those of both ends.
+/// The terms that this gateway and its peer set for one path.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TermsOfEnds {
+pub(super) struct LocalAndPeerTerms {
     own: PathTerms,
     peer: PathTerms,
     /// Those of this end are or were not those that a peer takes for granted.
     is_announced: bool,
 }
 
-impl TermsOfEnds {
+impl LocalAndPeerTerms {
     pub(super) fn new(own: PathTerms) -> Self {
         Self {
             own,

@@ -4,7 +4,7 @@ use rand_core::SeedableRng;
 
 use super::{
     super::{
-        recovery::{Owner, PacketKind},
+        recovery::{ChargedTenant, PacketKind},
         sent_frames::SentFrames,
     },
     *,
@@ -46,7 +46,7 @@ fn ack(path: &mut Path, sent_ms: u64, acked_ms: u64, is_same_path: bool) -> AckR
     let number = path.next_packet_number();
     let frames = SentFrames::None;
     let kind = PacketKind::AckEliciting;
-    path.on_packet_sent(at(sent_ms), 1400, kind, frames, Owner::default());
+    path.on_packet_sent(at(sent_ms), 1400, kind, frames, ChargedTenant::default());
     let mut encoded = Vec::new();
     let head = AckFrame::head(0, number, 0, 0, 0);
     AckFrame::encode(&mut encoded, &head, [(number, number)].into_iter());

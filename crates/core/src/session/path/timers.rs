@@ -8,7 +8,7 @@ use super::{PTO_PACKETS, Path, SERIALIZATION_MAX};
 use crate::{
     config::TimingConfig,
     event::PathDownReason,
-    session::{aggregation, recovery::ResolvedPacket},
+    session::{aggregation, recovery::AckedOrLostPacket},
     timeouts::Timeouts,
 };
 
@@ -24,9 +24,9 @@ pub(crate) enum PathTimeout {
     /// It has gone silent.
     Down(PathDownReason),
     Up {
-        lost: Vec<ResolvedPacket>,
+        lost: Vec<AckedOrLostPacket>,
         /// Content to be retransmitted by a probe timeout.
-        retransmit: Vec<ResolvedPacket>,
+        retransmit: Vec<AckedOrLostPacket>,
         aggregation: Option<aggregation::Change>,
     },
 }
@@ -83,7 +83,7 @@ impl Path {
             return Timeouts::of_rest(challenge);
         }
         let free = self.pacer.next().max(uplink_free);
-        let may_send = self.may_send_eliciting() && self.pacer.rate() > Bandwidth::ZERO;
+        let may_send = self.may_send_ack_eliciting() && self.pacer.rate() > Bandwidth::ZERO;
         let data = data_at.filter(|_| may_send).map(|at| at.max(free));
         let train = self.trains.due(self.probe_budget(probe_share));
         let train = train.filter(|_| may_send);

@@ -96,7 +96,7 @@ impl PathManager {
         };
         // Another path may have a smaller MTU.
         let is_too_long = copy.packet_bytes() > path.udp_payload_max();
-        if is_too_long || path.copies().is_full() || path.is_window_full() {
+        if is_too_long || path.copies().is_full() || path.is_sent_table_full() {
             return Some(copy);
         }
         // On its own path the aggregate itself has asked the pacer, and the next one pays for its

@@ -114,7 +114,7 @@ impl Line {
         }
     }
 
-    fn part(&mut self, id: u64, app: usize, len: usize) -> Option<Whole> {
+    fn part(&mut self, id: u64, app: usize, len: usize) -> Option<ReassembledMessage> {
         let total = self.apps[app].length;
         let part = MessagePart {
             id,

@@ -21,7 +21,7 @@ fn packet(ip_bytes: u16, kind: PacketKind, frames: SentFrames) -> NewPacket {
         ip_bytes,
         frames,
         self_queueing: SelfQueueing::default(),
-        owner: Owner::default(),
+        owner: ChargedTenant::default(),
     }
 }
 
@@ -263,7 +263,7 @@ fn send(packets: &mut LossRecovery, ms: u64, tenant: u32) {
     packets.on_sent(at(ms), new);
 }
 
-fn numbers(packets: &[ResolvedPacket]) -> Vec<u64> {
+fn numbers(packets: &[AckedOrLostPacket]) -> Vec<u64> {
     packets.iter().map(|packet| packet.number).collect()
 }
 

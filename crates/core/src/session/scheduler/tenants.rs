@@ -6,7 +6,7 @@ use super::SendScheduler;
 use crate::{
     id::{AppId, PathId, TenantId},
     session::tenant::{
-        Contradiction, FlowKey, LeavingPart, NewIpPacket, PathMtu, SchedulerGrant, TakenPacket,
+        FlowKey, LeavingPart, NewIpPacket, PathIdMtu, SchedulerGrant, TakenPacket, UnitMismatch,
     },
     tenant::{PacketDrops, TenantConfig, TenantError},
 };
@@ -27,7 +27,7 @@ impl SendScheduler {
     }
 
     /// Queues a packet for a path; its tenant exists.
-    pub(crate) fn push_packet(&mut self, now: Instant, path: PathMtu, packet: NewIpPacket) {
+    pub(crate) fn push_packet(&mut self, now: Instant, path: PathIdMtu, packet: NewIpPacket) {
         self.tenants.push(now, path, packet);
     }
 
@@ -42,7 +42,7 @@ impl SendScheduler {
     }
 
     /// What waits of a flow for `from` waits for `to` from now on.
-    pub(crate) fn move_flow(&mut self, now: Instant, key: FlowKey, from: PathId, to: PathMtu) {
+    pub(crate) fn move_flow(&mut self, now: Instant, key: FlowKey, from: PathId, to: PathIdMtu) {
         self.tenants.move_flow(now, key, from, to);
     }
 
@@ -52,10 +52,10 @@ impl SendScheduler {
         &mut self,
         now: Instant,
         path: PathId,
-        to: impl Fn(AppId) -> Option<PathMtu>,
+        to: impl Fn(AppId) -> Option<PathIdMtu>,
     ) {
         self.tenants.move_all(now, path, to);
-        self.queues.wake_path(path);
+        self.queues.mark_path_newly_backlogged(path);
     }
 
     /// See [`Tenants::next_part_len`](crate::session::tenant::Tenants::next_part_len).
@@ -89,7 +89,7 @@ impl SendScheduler {
     }
 
     /// The controllers of a path begin anew. `forgotten`: nothing in flight on it is waited for.
-    pub(crate) fn restart_controllers(&mut self, now: Instant, path: PathMtu, forgotten: bool) {
+    pub(crate) fn restart_controllers(&mut self, now: Instant, path: PathIdMtu, forgotten: bool) {
         self.tenants.restart(now, path.path, path.mtu, forgotten);
     }
 
@@ -99,8 +99,8 @@ impl SendScheduler {
     }
 
     /// A configured unit that contradicts what is found, for the driver.
-    pub(crate) fn take_contradiction(&mut self) -> Option<Contradiction> {
-        self.tenants.take_contradiction()
+    pub(crate) fn take_unit_mismatch(&mut self) -> Option<UnitMismatch> {
+        self.tenants.take_unit_mismatch()
     }
 
     /// The peer says that a tenant of it is limited.

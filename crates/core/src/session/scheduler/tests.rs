@@ -9,7 +9,7 @@ use keiro_model::fairness::controller::ControllerConfig;
 use keiro_units::Bandwidth;
 
 const NOW: Instant = Instant::from_nanos(1_000_000_000);
-const PATH: SendingPath = SendingPath {
+const PATH: PathSendState = PathSendState {
     id: PathId(0),
     mtu: 1500,
     packet_overhead: 60,
@@ -30,7 +30,7 @@ fn scheduler() -> SendScheduler {
     scheduler
 }
 
-fn next(scheduler: &mut SendScheduler, path: SendingPath) -> Option<(TenantId, GrantKind)> {
+fn next(scheduler: &mut SendScheduler, path: PathSendState) -> Option<(TenantId, GrantKind)> {
     let grant = scheduler.poll_next(NOW, path)?;
     scheduler.check_invariants();
     Some((grant.tenant, grant.kind))
@@ -68,7 +68,7 @@ fn only_control_frames_leave_while_the_window_of_tenant_0_is_full() {
         assert!(sent < 10_000, "a window bounds what is in flight");
     }
     assert!(sent > 0);
-    let control = SendingPath {
+    let control = PathSendState {
         control_waits: true,
         ..PATH
     };

@@ -44,9 +44,9 @@ pub(crate) struct OutMessage {
     acked: RangeSet,
 }
 
-/// Part of a message to be sent now.
+/// Bytes of a message to be sent as one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MessagePart {
+pub(crate) struct MessageRange {
     pub(crate) start: usize,
     pub(crate) end: usize,
     pub(crate) is_retransmit: bool,
@@ -214,11 +214,11 @@ impl OutMessages {
     }
 
     /// The next part of a message, at most `max` bytes; `None` if nothing is left to send.
-    pub(super) fn next_part(&self, id: u64, max: usize) -> Option<MessagePart> {
+    pub(super) fn next_part(&self, id: u64, max: usize) -> Option<MessageRange> {
         let message = self.messages.get(&id)?;
         if let Some((start, end)) = message.retransmits.first() {
             let (start, end) = (start as usize, end as usize);
-            return Some(MessagePart {
+            return Some(MessageRange {
                 start,
                 end: end.min(start + max),
                 is_retransmit: true,
@@ -226,7 +226,7 @@ impl OutMessages {
         }
         let start = message.next_unsent;
         let end = message.body.len().min(start + max);
-        (start < end).then_some(MessagePart {
+        (start < end).then_some(MessageRange {
             start,
             end,
             is_retransmit: false,
@@ -252,7 +252,7 @@ impl OutMessages {
     }
 
     /// `part` of a message has left.
-    pub(super) fn on_part_sent(&mut self, id: u64, part: MessagePart) {
+    pub(super) fn on_part_sent(&mut self, id: u64, part: MessageRange) {
         let message = self
             .messages
             .get_mut(&id)

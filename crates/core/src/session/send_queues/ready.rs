@@ -91,8 +91,8 @@ pub(super) struct ReadyQueues {
     spread_over: BTreeMap<PathId, u64>,
     /// Items of all tenants that are to be coalesced.
     coalescing_items: Table<PathId, usize>,
-    /// Where something has come since [`take_woken`](Self::take_woken).
-    woken: Table<(PathId, TenantId), ()>,
+    /// Where something has come since [`take_newly_backlogged`](Self::take_newly_backlogged).
+    newly_backlogged: Table<(PathId, TenantId), ()>,
     /// The longest item that is coalesced, in bytes, by path; 0: none is.
     coalescing_max: Table<PathId, u64>,
 }
@@ -139,7 +139,7 @@ impl ReadyQueues {
                 if coalescing == Coalescing::Yes {
                     *self.coalescing_items.get_or_default(path) += 1;
                 }
-                self.woken.insert((path, key.1), ());
+                self.newly_backlogged.insert((path, key.1), ());
             }
             QueuePath::Any => self.wake_spread(key.1),
         }
@@ -186,7 +186,7 @@ impl ReadyQueues {
     pub(super) fn clear(&mut self) {
         self.queues.clear();
         self.coalescing_items.clear();
-        self.woken.clear();
+        self.newly_backlogged.clear();
     }
 
     /// The longest item that is coalesced on a path, bytes; 0: none is.
@@ -205,7 +205,7 @@ impl ReadyQueues {
             // What had to wait for the others may leave by it now.
             let before = self.spread_over.get(path);
             if before.is_none_or(|before| carried < before) {
-                self.woken
+                self.newly_backlogged
                     .extend(tenants.iter().map(|tenant| ((*path, *tenant), ())));
             }
         }
@@ -234,7 +234,8 @@ impl ReadyQueues {
 
     fn wake_spread(&mut self, tenant: TenantId) {
         let paths = self.spread_over.keys();
-        self.woken.extend(paths.map(|path| ((*path, tenant), ())));
+        self.newly_backlogged
+            .extend(paths.map(|path| ((*path, tenant), ())));
     }
 
     /// Items of at most `bytes` bytes are coalesced on `path`. What may change sides is taken out of
@@ -266,36 +267,36 @@ impl ReadyQueues {
     }
 
     /// The next tenant of which something has come for `path` since it was last returned.
-    pub(super) fn take_woken(&mut self, path: PathId) -> Option<TenantId> {
-        let woken = self.first_woken(path)?;
-        self.woken.remove((path, woken));
-        Some(woken)
+    pub(super) fn take_newly_backlogged(&mut self, path: PathId) -> Option<TenantId> {
+        let newly_backlogged = self.first_newly_backlogged(path)?;
+        self.newly_backlogged.remove((path, newly_backlogged));
+        Some(newly_backlogged)
     }
 
     /// What has come of a tenant for `path` is known.
-    pub(super) fn forget_woken(&mut self, path: PathId, tenant: TenantId) {
-        self.woken.remove((path, tenant));
+    pub(super) fn forget_newly_backlogged(&mut self, path: PathId, tenant: TenantId) {
+        self.newly_backlogged.remove((path, tenant));
     }
 
-    /// Has [`take_woken`](Self::take_woken) return the tenants of which something waits for `path`.
-    pub(super) fn wake_path(&mut self, path: PathId) {
+    /// Marks tenants of which something waits for `path`, for [`take_newly_backlogged`](Self::take_newly_backlogged).
+    pub(super) fn mark_path_newly_backlogged(&mut self, path: PathId) {
         let own = self.queues.range(keys_of_path(path));
         let own = own.filter(|(_, queue)| !queue.is_empty());
         let own: Vec<TenantId> = own.map(|((_, tenant), _)| *tenant).collect();
         let is_spread_over = self.spread_over.contains_key(&path);
         let spread = self.spread_tenants().filter(|_| is_spread_over);
         let tenants: Vec<TenantId> = spread.chain(own).collect();
-        self.woken
+        self.newly_backlogged
             .extend(tenants.into_iter().map(|tenant| ((path, tenant), ())));
     }
 
-    /// Something has come for `path` that [`take_woken`](Self::take_woken) has not returned yet.
-    pub(super) fn has_woken(&self, path: PathId) -> bool {
-        self.first_woken(path).is_some()
+    /// Something has come for `path` that [`take_newly_backlogged`](Self::take_newly_backlogged) has not returned yet.
+    pub(super) fn has_newly_backlogged(&self, path: PathId) -> bool {
+        self.first_newly_backlogged(path).is_some()
     }
 
-    fn first_woken(&self, path: PathId) -> Option<TenantId> {
-        let (of, tenant) = self.woken.first_from((path, TenantId::ZERO))?;
+    fn first_newly_backlogged(&self, path: PathId) -> Option<TenantId> {
+        let (of, tenant) = self.newly_backlogged.first_from((path, TenantId::ZERO))?;
         (of == path).then_some(tenant)
     }
 

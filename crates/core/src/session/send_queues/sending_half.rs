@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_bytes_go_first_unless_they_arrived_after_all() {
+    fn lost_bytes_are_retransmitted_first_unless_acknowledged_late() {
         let mut stream = stream();
         let bytes: Vec<u8> = (0..100).collect();
         stream.write(&bytes, u64::MAX);
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_follows_the_last_byte_and_is_repeated_until_it_is_known() {
+    fn fin_follows_the_last_byte_and_is_resent_until_acknowledged() {
         let mut stream = stream();
         stream.write(b"abc", u64::MAX);
         assert!(stream.finish());
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn one_byte_that_was_not_acknowledged_keeps_no_window_of_memory() {
+    fn one_unacknowledged_byte_does_not_pin_a_window_of_memory() {
         let mut stream = stream();
         stream.on_credit(1 << 20);
         let len = stream.write(&[3; 128 << 10], u64::MAX) as u64;

@@ -88,7 +88,7 @@ fn lost_parts_are_sent_again_unless_acknowledged() {
     out.on_lost(id, 0, 60, Some(PATH));
     assert_eq!(
         out.messages.next_part(id, 100),
-        Some(MessagePart {
+        Some(MessageRange {
             start: 50,
             end: 60,
             is_retransmit: true
@@ -206,7 +206,7 @@ proptest! {
 }
 
 #[test]
-fn moved_application_waits_elsewhere() {
+fn moved_application_queues_on_its_new_path() {
     let mut out = queues(SchedulerKind::Deadline);
     push(&mut out, 0, None, 10);
     out.move_app(APP, Some(PATH), Some(PathId(1)));
@@ -240,7 +240,7 @@ fn full_datagram_queue_drops_the_oldest() {
 }
 
 #[test]
-fn datagrams_without_bytes_are_bounded_too() {
+fn empty_datagrams_are_bounded_too() {
     for len in [0, 1] {
         let mut out = queues(SchedulerKind::Deadline);
         let data = vec![0; len];
@@ -264,7 +264,7 @@ fn datagrams_without_bytes_are_bounded_too() {
 }
 
 #[test]
-fn an_opening_that_only_seemed_lost_holds_up_no_other_stream() {
+fn spuriously_lost_open_blocks_no_other_stream() {
     let mut out = queues(SchedulerKind::Deadline);
     let [early, late] = [0, 1].map(|number| {
         let id = StreamId::of_ours(0, number);
@@ -428,14 +428,14 @@ fn a_path_that_had_to_wait_for_the_others_is_asked_again_when_they_carry_less() 
     out.set_spread(APP, true, Some(PATH));
     out.set_spread_over([(PATH, 0), (other, 50_000)].into());
     let id = push(&mut out, 0, None, 40_000);
-    assert_eq!(out.take_woken(other), Some(TenantId::ZERO));
+    assert_eq!(out.take_newly_backlogged(other), Some(TenantId::ZERO));
     assert_eq!(out.first(other, TenantId::ZERO, false), None);
     assert!(out.first(PATH, TenantId::ZERO, false).is_some());
     // As often as nothing changes it is not asked.
     out.set_spread_over([(PATH, 0), (other, 50_000)].into());
-    assert!(!out.has_woken(other));
+    assert!(!out.has_newly_backlogged(other));
     out.set_spread_over([(other, 0)].into());
-    assert!(out.has_woken(other));
+    assert!(out.has_newly_backlogged(other));
     let first = out.first(other, TenantId::ZERO, false);
     assert_eq!(first, Some((SendItem::Message(id), Coalescing::No)));
     out.check_invariants();

@@ -414,7 +414,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_order_and_overlap_gives_the_bytes_once(
+        fn bytes_are_delivered_once_in_any_order_and_overlap(
             parts in proptest::collection::vec((0usize..300, 1usize..80, 0usize..100), 0..80),
         ) {
             let all: Vec<u8> = (0..400).map(|i| (i * 7 % 251) as u8).collect();
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_the_rules_is_refused() {
+    fn stream_protocol_violations_are_refused() {
         let mut stream = InStream::new(Instant::ZERO);
         let over = stream.on_data(WINDOW_INITIAL - 1, b"ab", false, 0);
         assert_eq!(over, Err(StreamViolation::OverCredit));
@@ -572,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn one_byte_that_stays_unread_keeps_no_window_of_memory() {
+    fn one_unread_byte_does_not_pin_a_window_of_memory() {
         let mut stream = InStream::new(Instant::ZERO);
         let all = [0; WINDOW_INITIAL as usize];
         stream.on_data(0, &all, false, 0).unwrap();

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_that_never_came_do_not_stop_those_far_behind_them() {
+    fn missing_stream_numbers_do_not_block_later_streams() {
         let mut numbers = StreamNumbers::default();
         let mut note = |number| numbers.on_used_by_peer(StreamId::of_ours(0, number));
         assert!(note(0) && note(2) && !note(2));

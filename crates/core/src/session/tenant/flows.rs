@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_take_turns_by_bytes() {
+    fn flows_share_by_bytes() {
         let mut flows = Flows::default();
         for _ in 0..100 {
             flows.push(packet(1, 1500, 0));
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_that_begins_goes_first() {
+    fn new_flows_go_first() {
         let mut flows = Flows::default();
         for _ in 0..50 {
             flows.push(packet(1, 1500, 0));
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_standing_queue_is_dropped_from_or_marked() {
+    fn codel_drops_from_or_marks_a_standing_queue() {
         for ecn in [0, 2] {
             let mut flows = Flows::default();
             let mut marked = 0;
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_little_or_alone_passes() {
+    fn codel_spares_short_and_single_packet_queues() {
         let mut flows = Flows::default();
         for ms in 0..1000 {
             flows.push(packet(1, 1000, ms));
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overflow_takes_from_the_longest_flow() {
+    fn overflow_drops_from_the_longest_flow() {
         let mut flows = Flows::default();
         for _ in 0..10 {
             flows.push(packet(1, 1000, 0));

@@ -17,17 +17,17 @@ const CONTRADICTED_AGAIN: Duration = Duration::from_secs(600);
 
 /// A tenant whose configured unit contradicts what is found.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Contradiction {
+pub(crate) struct UnitMismatch {
     pub(crate) path: PathId,
     pub(crate) tenant: TenantId,
     pub(crate) configured: Bandwidth,
     pub(crate) found: Bandwidth,
 }
 
-/// Contradictions, of which the newest waits to be reported.
+/// Mismatches of the unit, of which the newest waits to be reported.
 #[derive(Debug, Default)]
-pub(super) struct Contradictions {
-    waiting: Option<Contradiction>,
+pub(super) struct UnitMismatches {
+    waiting: Option<UnitMismatch>,
     reported_at: Option<Instant>,
 }
 
@@ -52,11 +52,11 @@ impl Tenants {
     ) {
         let rested = |at| now.saturating_duration_since(at) >= CONTRADICTED_AGAIN;
         if let Some(found) = found
-            && self.contradictions.reported_at.is_none_or(rested)
+            && self.unit_mismatches.reported_at.is_none_or(rested)
             && let Some(configured) = self.tenants.get(&id).and_then(Tenant::configured_unit)
         {
-            self.contradictions.reported_at = Some(now);
-            self.contradictions.waiting = Some(Contradiction {
+            self.unit_mismatches.reported_at = Some(now);
+            self.unit_mismatches.waiting = Some(UnitMismatch {
                 path,
                 tenant: id,
                 configured,
@@ -66,8 +66,8 @@ impl Tenants {
     }
 
     /// A contradiction that the driver is to be informed of.
-    pub(crate) fn take_contradiction(&mut self) -> Option<Contradiction> {
-        self.contradictions.waiting.take()
+    pub(crate) fn take_unit_mismatch(&mut self) -> Option<UnitMismatch> {
+        self.unit_mismatches.waiting.take()
     }
 
     /// The peer says that a tenant of it is limited.

@@ -6,7 +6,7 @@ use keiro_model::fairness::controller::{Line, Weight};
 use keiro_units::Instant;
 
 use super::{
-    ItemsState, SchedulerGrant,
+    BacklogState, SchedulerGrant,
     start_tags::StartTags,
     tenant_path::{Readiness, TenantPath},
 };
@@ -85,14 +85,14 @@ impl PathTenants {
     }
 
     /// What a tenant has of items.
-    pub(super) fn on_items(&mut self, id: TenantId, state: ItemsState) {
+    pub(super) fn on_backlog(&mut self, id: TenantId, state: BacklogState) {
         let Some(tenant_path) = self.tenant_paths.get_mut(id) else {
             return;
         };
-        tenant_path.set_has_items(state == ItemsState::Ready);
+        tenant_path.set_has_backlog(state == BacklogState::Ready);
         match state {
-            ItemsState::Coalescing => self.coalescing.insert(id),
-            ItemsState::None | ItemsState::Ready => self.coalescing.remove(&id),
+            BacklogState::Coalescing => self.coalescing.insert(id),
+            BacklogState::None | BacklogState::Ready => self.coalescing.remove(&id),
         };
     }
 

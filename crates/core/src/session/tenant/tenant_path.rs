@@ -57,9 +57,9 @@ pub(crate) struct DeliveryReport {
     pub(crate) round_trip: Option<RoundTrip>,
 }
 
-/// What a packet that leaves takes of a path.
+/// Charge of a sent packet in start-time fair queueing.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Service {
+pub(super) struct SfqCharge {
     /// IP bytes.
     pub(super) bytes: u64,
     /// Virtual time at which it begins, unless the tenant's last packet finishes later.
@@ -76,7 +76,7 @@ pub(super) struct TenantPath {
     /// How it leaves where it does not fit into one datagram.
     parts: Option<SplitPacket>,
     /// Messages, streams or datagrams wait, as far as is known here.
-    has_items: bool,
+    has_backlog: bool,
     /// These were served last: it is its IP packets' turn.
     items_were_last: bool,
     controller: Option<Box<dyn Controller>>,
@@ -145,7 +145,7 @@ impl TenantPath {
             flows: Flows::default(),
             staged: None,
             parts: None,
-            has_items: false,
+            has_backlog: false,
             items_were_last: false,
             allowance: controller.as_ref().map(|controller| controller.allowance()),
             controller,
@@ -199,7 +199,7 @@ impl TenantPath {
     }
 
     /// The found unit, if the configured one has contradicted it for a while.
-    pub(super) fn contradicting_unit(&mut self, now: Instant) -> Option<Bandwidth> {
+    pub(super) fn mismatched_unit(&mut self, now: Instant) -> Option<Bandwidth> {
         let found = self.controller.as_ref().and_then(|of| of.found_unit());
         let Some(found) = found.filter(|found| found.contradicts_configured) else {
             self.contradicted_since = None;
@@ -240,7 +240,7 @@ impl TenantPath {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.staged.is_none() && self.flows.is_empty() && !self.has_items
+        self.staged.is_none() && self.flows.is_empty() && !self.has_backlog
     }
 
     /// The packet whose turn it is; CoDel may drop some before it.
@@ -359,18 +359,18 @@ impl TenantPath {
         self.in_flight == 0 && now >= self.sent_at.max(self.next_at) + REST
     }
 
-    pub(super) fn has_items(&self) -> bool {
-        self.has_items
+    pub(super) fn has_backlog(&self) -> bool {
+        self.has_backlog
     }
 
     /// Messages, streams or datagrams of it may leave.
-    pub(super) fn set_has_items(&mut self, has_items: bool) {
-        self.has_items = has_items;
+    pub(super) fn set_has_backlog(&mut self, has_backlog: bool) {
+        self.has_backlog = has_backlog;
     }
 
     /// It is the turn of its items. `has_packets`: an IP packet waits too.
     pub(super) fn is_items_turn(&self, has_packets: bool) -> bool {
-        self.has_items && !(has_packets && self.items_were_last)
+        self.has_backlog && !(has_packets && self.items_were_last)
     }
 
     /// Its turn was used.
@@ -406,8 +406,8 @@ impl TenantPath {
     }
 
     /// A packet leaves.
-    pub(super) fn on_sent(&mut self, now: Instant, service: Service) {
-        let Service {
+    pub(super) fn on_sent(&mut self, now: Instant, service: SfqCharge) {
+        let SfqCharge {
             bytes,
             start_tag,
             virtual_time,
@@ -452,7 +452,7 @@ impl TenantPath {
         controller.on_feedback(&Feedback {
             now,
             acked: ByteCount::new(report.acked_bytes + report.lost.excused_bytes),
-            acked_packets: report.acked + report.lost.excused,
+            acked_packets: report.acked + report.lost.non_path_losses,
             lost_packets: report.lost.by_congestion,
             marked_packets: report.marked,
             round_trip: report.round_trip,

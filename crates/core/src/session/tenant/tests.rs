@@ -10,7 +10,7 @@ use std::{collections::VecDeque, time::Duration};
 const PATH: PathId = PathId(0);
 const APP: AppId = AppId(1);
 const OVERHEAD: u64 = 60;
-const REQUEST: SendingPath = SendingPath {
+const REQUEST: PathSendState = PathSendState {
     id: PATH,
     coalescing_at: Instant::ZERO,
     mtu: 1500,
@@ -38,8 +38,8 @@ fn tenants(configs: &[TenantConfig]) -> Tenants {
     tenants
 }
 
-fn on(path: PathId, mtu: u16) -> PathMtu {
-    PathMtu { path, mtu }
+fn on(path: PathId, mtu: u16) -> PathIdMtu {
+    PathIdMtu { path, mtu }
 }
 
 fn path_of(tenants: &Tenants, id: u32) -> &TenantPath {
@@ -68,7 +68,7 @@ fn push(tenants: &mut Tenants, now: Instant, id: u32, len: usize) {
 
 /// Sends the next packet; whose it was, and wire bytes.
 fn pop(tenants: &mut Tenants, now: Instant) -> Option<(u32, u64)> {
-    let grant = tenants.poll_next(now, REQUEST, |_| ItemsState::None)?;
+    let grant = tenants.poll_next(now, REQUEST, |_| BacklogState::None)?;
     let taken = tenants.take(now, PATH, grant).expect("it was announced");
     let leaving = taken.packet;
     let bytes = leaving.data.len() as u64 + OVERHEAD;
@@ -99,7 +99,7 @@ fn bytes_are_shared_by_weight_whatever_the_packets_lengths() {
 }
 
 #[test]
-fn who_was_away_has_saved_up_nothing() {
+fn idle_tenant_accrues_no_credit() {
     let mut tenants = tenants(&[
         config(1, 1.0, ControllerConfig::Open),
         config(2, 1.0, ControllerConfig::Open),
@@ -140,7 +140,7 @@ fn all_tenants_together_keep_within_the_memory() {
 }
 
 #[test]
-fn what_waits_for_a_path_that_is_gone_moves_or_is_counted() {
+fn packets_of_a_removed_path_move_or_are_counted_as_dropped() {
     let mut tenants = tenants(&[config(1, 1.0, ControllerConfig::default())]);
     for _ in 0..10 {
         push(&mut tenants, at(0), 1, 1000);
@@ -159,7 +159,7 @@ proptest! {
     /// Whatever happens in whatever order: sums are right, windows are kept, no tenant that may
     /// send is forgotten, and what was sent is answered for once.
     #[test]
-    fn books_are_kept(
+    fn tenant_accounting_is_consistent(
         steps in proptest::collection::vec((0u8..12, 1u32..5, 1usize..1400), 1..400),
     ) {
         let unit = Bandwidth::from_mbit_per_second(10);
@@ -234,20 +234,20 @@ fn items_that_wait_to_be_coalesced_hold_up_no_other_tenant_and_get_their_turn_ag
         config(1, 1.0, ControllerConfig::Open),
         config(2, 1.0, ControllerConfig::Open),
     ]);
-    let next = |tenants: &mut Tenants, has: ItemsState| {
+    let next = |tenants: &mut Tenants, has: BacklogState| {
         let grant = tenants.poll_next(at(0), REQUEST, |_| has)?;
         Some((grant.tenant.0, grant.kind))
     };
     assert_eq!(
-        next(&mut tenants, ItemsState::Ready),
+        next(&mut tenants, BacklogState::Ready),
         None,
         "no tenant has any"
     );
-    let path = PathMtu {
+    let path = PathIdMtu {
         path: PATH,
         mtu: 1500,
     };
-    tenants.on_items(at(0), path, TenantId(1), ItemsState::Ready);
+    tenants.on_backlog(at(0), path, TenantId(1), BacklogState::Ready);
     assert_eq!(tenants.next_at(PATH), Some(Instant::ZERO));
     push(&mut tenants, at(0), 2, 100);
     let packet = GrantKind::IpPackets(FirstPacket {
@@ -256,13 +256,13 @@ fn items_that_wait_to_be_coalesced_hold_up_no_other_tenant_and_get_their_turn_ag
         is_ordered: false,
     });
     assert_eq!(
-        next(&mut tenants, ItemsState::Coalescing),
+        next(&mut tenants, BacklogState::Coalescing),
         Some((2, packet))
     );
     assert!(tenants.awaits_coalescing(PATH));
     pop(&mut tenants, at(0)).expect("tenant 2's");
     assert_eq!(
-        next(&mut tenants, ItemsState::Ready),
+        next(&mut tenants, BacklogState::Ready),
         None,
         "no tenant was woken"
     );
@@ -270,11 +270,11 @@ fn items_that_wait_to_be_coalesced_hold_up_no_other_tenant_and_get_their_turn_ag
     tenants.on_may_coalesce(PATH);
     assert!(!tenants.awaits_coalescing(PATH));
     assert_eq!(
-        next(&mut tenants, ItemsState::Ready),
+        next(&mut tenants, BacklogState::Ready),
         Some((1, GrantKind::Items))
     );
     // They had nothing in the end.
-    assert_eq!(next(&mut tenants, ItemsState::None), None);
+    assert_eq!(next(&mut tenants, BacklogState::None), None);
     assert_eq!(tenants.next_at(PATH), None);
     tenants.check_invariants();
 }
@@ -318,7 +318,7 @@ fn alone(config: TenantConfig, seconds: usize) -> Vec<u64> {
 }
 
 #[test]
-fn however_small_its_part_a_tenant_finds_what_an_idle_line_has() {
+fn tenant_of_any_weight_gets_an_idle_line() {
     for (weight, unit) in [(1.0, 40_000), (0.01, 4_000_000), (0.001, 4_000_000)] {
         let unit = Bandwidth::from_bits_per_second(unit);
         let sent = alone(
@@ -339,11 +339,11 @@ fn a_packet_in_parts_restarts_where_its_next_part_does_not_fit() {
     push(&mut tenants, at(0), 1, 100);
     let mut left = Vec::new();
     for room in [1200, 500, 500, 500] {
-        let path = SendingPath {
+        let path = PathSendState {
             mtu: 1280,
             ..REQUEST
         };
-        let grant = tenants.poll_next(at(0), path, |_| ItemsState::None);
+        let grant = tenants.poll_next(at(0), path, |_| BacklogState::None);
         let grant = grant.expect("it waits");
         let len = tenants.next_part_len(PATH, one, room).expect("it fits");
         let part = tenants.poll_part(PATH, one).expect("it was announced");
@@ -361,7 +361,7 @@ fn a_packet_in_parts_restarts_where_its_next_part_does_not_fit() {
             (1, 2, 3, 426)
         ]
     );
-    let grant = tenants.poll_next(at(0), REQUEST, |_| ItemsState::None);
+    let grant = tenants.poll_next(at(0), REQUEST, |_| BacklogState::None);
     let taken = tenants.take(at(0), PATH, grant.expect("it waits"));
     let taken = taken.expect("the whole");
     assert_eq!(
@@ -371,15 +371,15 @@ fn a_packet_in_parts_restarts_where_its_next_part_does_not_fit() {
     assert_eq!(pop(&mut tenants, at(0)), Some((1, 100 + OVERHEAD)));
     // One that moves to another path begins anew there.
     push(&mut tenants, at(0), 1, 1280);
-    tenants.poll_next(at(0), REQUEST, |_| ItemsState::None);
+    tenants.poll_next(at(0), REQUEST, |_| BacklogState::None);
     tenants.next_part_len(PATH, one, 1200);
     tenants.poll_part(PATH, one);
     tenants.move_all(at(1), PATH, |_| Some(on(PathId(1), 1280)));
-    let path = SendingPath {
+    let path = PathSendState {
         id: PathId(1),
         ..REQUEST
     };
-    tenants.poll_next(at(1), path, |_| ItemsState::None);
+    tenants.poll_next(at(1), path, |_| BacklogState::None);
     assert_eq!(tenants.next_part_len(PathId(1), one, 1200), Some(640));
     let part = tenants.poll_part(PathId(1), one).expect("announced");
     assert_eq!((part.number, part.index), (3, 0));
@@ -408,13 +408,13 @@ proptest! {
                 push(&mut tenants, now, id, len);
                 continue;
             }
-            let mut next = tenants.poll_next(now, REQUEST, |_| ItemsState::None);
+            let mut next = tenants.poll_next(now, REQUEST, |_| BacklogState::None);
             while let Some(grant) = next {
                 let taken = tenants.take(now, PATH, grant).expect("it was announced");
                 let bytes = taken.packet.data.len() as u64 + OVERHEAD;
                 tenants.on_sent(now, PATH, grant, bytes);
                 let same = tenants.poll_same(now, REQUEST, grant);
-                next = tenants.poll_next(now, REQUEST, |_| ItemsState::None);
+                next = tenants.poll_next(now, REQUEST, |_| BacklogState::None);
                 if same.is_some() {
                     prop_assert_eq!(next, same);
                 }

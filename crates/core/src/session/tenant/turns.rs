@@ -3,35 +3,39 @@
 use keiro_units::Instant;
 
 use super::{
-    GrantKind, ItemsState, Leaving, LeavingPart, PathMtu, SchedulerGrant, SendingPath, TakenPacket,
-    Tenants,
+    BacklogState, GrantKind, Leaving, LeavingPart, PathIdMtu, PathSendState, SchedulerGrant,
+    TakenPacket, Tenants,
     path_tenants::virtual_time_of,
-    tenant_path::{Readiness, Service},
+    tenant_path::{Readiness, SfqCharge},
 };
 use crate::id::{PathId, TenantId};
 
 impl Tenants {
     /// Items of a tenant have come for a path; what it has of them.
-    pub(crate) fn on_items(
+    pub(crate) fn on_backlog(
         &mut self,
         now: Instant,
-        path: PathMtu,
+        path: PathIdMtu,
         id: TenantId,
-        state: ItemsState,
+        state: BacklogState,
     ) {
-        let Some(tenant) = self.tenants.get(&id).filter(|_| state != ItemsState::None) else {
+        let Some(tenant) = self
+            .tenants
+            .get(&id)
+            .filter(|_| state != BacklogState::None)
+        else {
             return;
         };
         let path_tenants = self.paths.get_or_default(path.path);
         path_tenants.tenant_path(now, id, &tenant.config, path.mtu);
-        path_tenants.on_items(id, state);
+        path_tenants.on_backlog(id, state);
         path_tenants.wake(id);
     }
 
     /// Items of a tenant have left; what it has left of them.
-    pub(crate) fn on_items_sent(&mut self, path: PathId, id: TenantId, state: ItemsState) {
+    pub(crate) fn on_items_sent(&mut self, path: PathId, id: TenantId, state: BacklogState) {
         if let Some(path_tenants) = self.paths.get_mut(path) {
-            path_tenants.on_items(id, state);
+            path_tenants.on_backlog(id, state);
         }
     }
 
@@ -39,7 +43,7 @@ impl Tenants {
     pub(crate) fn on_refused(&mut self, path: PathId, grant: SchedulerGrant) {
         if let Some(path_tenants) = self.paths.get_mut(path) {
             if grant.kind == GrantKind::Items {
-                path_tenants.on_items(grant.tenant, ItemsState::Coalescing);
+                path_tenants.on_backlog(grant.tenant, BacklogState::Coalescing);
             }
             path_tenants.leave_if_idle(grant.tenant);
         }
@@ -52,7 +56,7 @@ impl Tenants {
         };
         for id in std::mem::take(&mut path_tenants.coalescing) {
             if let Some(tenant_path) = path_tenants.tenant_paths.get_mut(id) {
-                tenant_path.set_has_items(true);
+                tenant_path.set_has_backlog(true);
                 path_tenants.wake(id);
             }
         }
@@ -68,8 +72,8 @@ impl Tenants {
     pub(crate) fn poll_next(
         &mut self,
         now: Instant,
-        path: SendingPath,
-        mut items: impl FnMut(TenantId) -> ItemsState,
+        path: PathSendState,
+        mut items: impl FnMut(TenantId) -> BacklogState,
     ) -> Option<SchedulerGrant> {
         if path.control_waits {
             self.on_control(now, path.id, path.mtu);
@@ -94,17 +98,17 @@ impl Tenants {
             let is_items_turn = tenant_path.is_items_turn(packet.is_some());
             let has = match is_items_turn {
                 true => items(id),
-                false => ItemsState::None,
+                false => BacklogState::None,
             };
-            if is_items_turn && has != ItemsState::Ready {
-                tenant_path.set_has_items(false);
+            if is_items_turn && has != BacklogState::Ready {
+                tenant_path.set_has_backlog(false);
             }
-            if has == ItemsState::Coalescing {
+            if has == BacklogState::Coalescing {
                 path_tenants.coalescing.insert(id);
             }
             let kind = match has {
-                ItemsState::Ready => Some(GrantKind::Items),
-                ItemsState::None | ItemsState::Coalescing => packet.map(GrantKind::IpPackets),
+                BacklogState::Ready => Some(GrantKind::Items),
+                BacklogState::None | BacklogState::Coalescing => packet.map(GrantKind::IpPackets),
             };
             let needed = match kind {
                 Some(GrantKind::IpPackets(first)) => path.needed(first),
@@ -136,13 +140,13 @@ impl Tenants {
     pub(crate) fn poll_same(
         &mut self,
         now: Instant,
-        path: SendingPath,
+        path: PathSendState,
         grant: SchedulerGrant,
     ) -> Option<SchedulerGrant> {
         let path_tenants = self.paths.get_mut(path.id)?;
         let (start_tag, id) = path_tenants.ready.first()?;
         let tenant_path = path_tenants.tenant_paths.get_mut(id)?;
-        if id != grant.tenant || tenant_path.has_items() {
+        if id != grant.tenant || tenant_path.has_backlog() {
             return None;
         }
         // It was taken out of its flow when the packet before was written.
@@ -249,7 +253,7 @@ impl Tenants {
         };
         path_tenants.virtual_time = path_tenants.virtual_time.max(grant.start_tag);
         if let Some(tenant_path) = path_tenants.tenant_paths.get_mut(grant.tenant) {
-            let service = Service {
+            let service = SfqCharge {
                 bytes,
                 start_tag: grant.start_tag,
                 virtual_time: virtual_time_of(bytes, tenant.config.weight),
@@ -265,7 +269,7 @@ impl Tenants {
     pub(crate) fn on_ungranted_sent(
         &mut self,
         now: Instant,
-        path: PathMtu,
+        path: PathIdMtu,
         id: TenantId,
         bytes: u64,
     ) {
@@ -273,7 +277,7 @@ impl Tenants {
             return;
         };
         let path_tenants = self.paths.get_or_default(path.path);
-        let service = Service {
+        let service = SfqCharge {
             bytes,
             start_tag: path_tenants.virtual_time,
             virtual_time: virtual_time_of(bytes, tenant.config.weight),

@@ -9,7 +9,7 @@ use crate::{
     session::{
         Session,
         path::Path,
-        recovery::{Owner, PacketKind},
+        recovery::{ChargedTenant, PacketKind},
         send_queues::FrameBuf,
         sent_frames::{SentFrame, SentFrames},
         tenant::{FirstPacket, GrantKind, Leaving, SchedulerGrant},
@@ -47,7 +47,7 @@ fn packet_frame(tenant: TenantId, leaving: &Leaving) -> Frame<'_> {
 impl Session {
     /// Writes one datagram with IP packets of the tenant whose turn it is, at most `limit` bytes of
     /// UDP payload; `None`: not even the first fits.
-    pub(super) fn write_ip_packets(
+    pub(super) fn write_ip_packet_batch(
         &mut self,
         now: Instant,
         id: PathId,
@@ -124,7 +124,7 @@ impl Session {
             kind: PacketKind::AckEliciting,
             frames,
             copies: None,
-            owner: Owner {
+            owner: ChargedTenant {
                 tenant: grant.tenant,
                 ecn: first.ecn,
             },

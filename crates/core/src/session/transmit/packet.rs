@@ -12,7 +12,7 @@ use crate::{
         aggregation::PARITY_RESERVE,
         path::Path,
         reassembly::CreditTime,
-        recovery::{Owner, PacketKind},
+        recovery::{ChargedTenant, PacketKind},
         send_queues::{Coalescing, FrameBuf, ItemSelection, SendQueues},
         sent_frames::{SentFrame, SentFrames},
         tenant::{GrantKind, SchedulerGrant},
@@ -67,7 +67,7 @@ impl OpenPacket {
 impl Session {
     /// Writes one packet of at most `payload_max` bytes, unsealed; `None` if there is nothing to
     /// send. Without a grant it carries acknowledgements only.
-    pub(super) fn write_packet(
+    pub(super) fn write_item_packet(
         &mut self,
         now: Instant,
         id: PathId,
@@ -132,7 +132,7 @@ impl Session {
                 count: aggregate.count,
                 index_at: aggregate.index_at - start,
             }),
-            owner: Owner { tenant, ecn: 0 },
+            owner: ChargedTenant { tenant, ecn: 0 },
         })
     }
 

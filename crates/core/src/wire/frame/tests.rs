@@ -261,7 +261,7 @@ proptest! {
     }
 
     #[test]
-    fn garbage_ends_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn garbage_frames_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         if let Ok(frames) = decode_all(&bytes) {
             for frame in frames {
                 if let Frame::Ack(ack) = frame {
@@ -287,7 +287,7 @@ fn unknown_frames_of_the_skippable_range_are_skipped() {
 }
 
 #[test]
-fn groups_that_cannot_be_are_refused() {
+fn impossible_parity_groups_are_refused() {
     let parity = ParityFrame {
         path: 0,
         first: 7,
@@ -337,7 +337,7 @@ fn groups_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn parts_of_packets_that_cannot_be_are_refused() {
+fn impossible_packet_parts_are_refused() {
     let part = |count, index, len| {
         let data = vec![7; len];
         let mut bytes = Vec::new();

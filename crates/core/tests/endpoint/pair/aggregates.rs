@@ -71,7 +71,7 @@ impl Pair {
 }
 
 #[test]
-fn copies_bring_over_what_the_line_loses_once() {
+fn copies_recover_losses_and_deliver_once() {
     let mut pair = pair(&fixed_copies(AggregationMode::Eager, 2));
     // Never two in a row.
     pair.counts = [(0, 0); 2];
@@ -87,7 +87,7 @@ fn copies_bring_over_what_the_line_loses_once() {
 }
 
 #[test]
-fn without_copies_losses_show_as_losses() {
+fn without_copies_line_losses_lose_datagrams() {
     let mut pair = pair(&fixed_copies(AggregationMode::Eager, 1));
     pair.loses = |sent| sent % 10 == 0;
     pair.send_many(2000, Duration::from_millis(1));
@@ -101,7 +101,7 @@ fn without_copies_losses_show_as_losses() {
 }
 
 #[test]
-fn an_idle_path_adds_no_wait_and_a_clock_does() {
+fn eager_mode_adds_no_delay_on_an_idle_path_and_fixed_mode_does() {
     for (mode, least_us, most_us) in [
         (AggregationMode::Eager, 2000, 2050),
         (AggregationMode::Fixed, 2000, 3100),
@@ -195,7 +195,7 @@ fn packets_while_strangers_flood(strangers: u64, dropped: u64) -> u64 {
 }
 
 #[test]
-fn nothing_is_sent_less_for_a_buffer_that_strangers_overflow() {
+fn overflow_caused_by_strangers_does_not_slow_the_sender() {
     // As many are dropped as are read, and many more.
     for (strangers, dropped) in [(1000, 200), (1000, 1000), (1000, 10_000)] {
         let packets = packets_while_strangers_flood(strangers, dropped);
@@ -206,7 +206,7 @@ fn nothing_is_sent_less_for_a_buffer_that_strangers_overflow() {
 }
 
 #[test]
-fn what_leaves_is_s_per_interval_and_one_s_that_was_saved() {
+fn eager_mode_sends_s_per_interval_with_a_burst_of_s() {
     let sent = |pair: &Pair| {
         pair.ends[0].session(pair.peers[0]).unwrap().paths[1]
             .stats
@@ -242,7 +242,7 @@ fn what_leaves_is_s_per_interval_and_one_s_that_was_saved() {
 }
 
 #[test]
-fn with_timers_no_more_than_m_leaves_whatever_waits() {
+fn fixed_mode_never_exceeds_m() {
     for (size, interval_us, copies) in [(1000, 1000, 2), (2000, 2000, 2), (4000, 2000, 1)] {
         for length in [20, 60, 200, 500] {
             let interval = Duration::from_micros(interval_us);
@@ -286,7 +286,7 @@ fn with_timers_no_more_than_m_leaves_whatever_waits() {
 }
 
 #[test]
-fn whatever_counts_as_thin_fits_into_an_aggregate() {
+fn every_thin_datagram_fits_into_an_aggregate() {
     for size in [512, 1000, 2048] {
         let settings = Settings {
             size_min: ByteCount::new(size),
@@ -318,7 +318,7 @@ fn whatever_counts_as_thin_fits_into_an_aggregate() {
 }
 
 #[test]
-fn messages_are_neither_gathered_nor_copied() {
+fn messages_are_neither_aggregated_nor_copied() {
     // Packets, and the time that messages of many lengths took one after the other.
     let carried = |mode| {
         let rate = Bandwidth::from_mbit_per_second(100);
@@ -353,7 +353,7 @@ fn messages_are_neither_gathered_nor_copied() {
 }
 
 #[test]
-fn what_was_thin_before_a_path_went_leaves_when_it_is_back() {
+fn thin_datagrams_survive_an_outage_of_their_path() {
     // Above and below what a packet of the least MTU has room for.
     for length in 1150..1240 {
         let mut pair = pair(&fixed_copies(AggregationMode::Eager, 1));
@@ -419,7 +419,7 @@ fn what_just_fits_leaves_though_there_is_something_to_acknowledge() {
 }
 
 #[test]
-fn what_does_not_fit_waits_for_the_next_tick() {
+fn datagrams_beyond_s_wait_for_the_next_interval() {
     let mut pair = pair(&fixed_copies(AggregationMode::Fixed, 2));
     let (end, peer) = (&mut pair.ends[0], pair.peers[0]);
     for number in 0..60u32 {
@@ -550,7 +550,7 @@ pub(crate) fn over_both_paths_the_failure_of_one_costs_nothing(mut config: Aggre
 }
 
 #[test]
-fn a_line_that_loses_gets_copies_and_a_clean_one_does_not() {
+fn lossy_line_gets_copies_and_clean_line_does_not() {
     let config = AggregationConfig {
         mode: AggregationMode::Eager,
         ..AggregationConfig::default()
@@ -608,7 +608,7 @@ fn every_path_and_direction_has_parameters_of_its_own() {
 }
 
 #[test]
-fn streams_are_gathered_too_and_transfers_are_not_copied() {
+fn streams_are_aggregated_too_and_transfers_are_not_copied() {
     let config = fixed_copies(AggregationMode::Eager, 2);
     let rate = Bandwidth::from_mbit_per_second(100);
     let mut pair = Pair::with_config(DeliveryClass::Stream, rate, |endpoint| {

@@ -126,7 +126,7 @@ fn an_uplink_carries_no_more_copies_than_its_rate_has_room_for() {
 }
 
 #[test]
-fn copies_that_the_other_path_is_too_narrow_for_are_no_loss() {
+fn copies_that_a_narrow_path_leaves_out_are_no_loss() {
     let parity = Parity::new(1, 1, None).expect("as much as copies");
     for redundancy in [Redundancy::Copies, Redundancy::Parity(parity)] {
         let mut pair = pair(&AggregationConfig {
@@ -151,7 +151,7 @@ fn copies_that_the_other_path_is_too_narrow_for_are_no_loss() {
 }
 
 #[test]
-fn what_leaves_later_is_not_lost_before_it_has_left() {
+fn delayed_copies_are_not_lost_before_they_leave() {
     let group = |packets| Redundancy::Parity(Parity::new(4, packets, None).expect("fits"));
     for (redundancy, copies, least) in [
         (Redundancy::Copies, 2, 3950),
@@ -210,7 +210,7 @@ fn a_controller_sends_copies_later_for_what_the_line_loses_and_for_nothing_else(
 }
 
 #[test]
-fn copies_that_a_path_took_with_it_are_no_loss() {
+fn copies_of_a_removed_path_are_no_loss() {
     let mut pair = pair(&on_paths(2));
     pair.send_many(100, Duration::from_millis(1));
     // The aggregate leaves, and its copy waits when the other path is removed.

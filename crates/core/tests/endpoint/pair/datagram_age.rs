@@ -64,7 +64,7 @@ impl Pair {
 }
 
 #[test]
-fn after_an_outage_only_what_is_younger_than_the_lifetime_arrives() {
+fn datagrams_older_than_their_lifetime_are_dropped_after_an_outage() {
     let mut pair = Pair::with_lifetime(Some(LIFETIME));
     let before = pair.send_datagrams(200 * MS);
     pair.down = [true; 2];
@@ -82,7 +82,7 @@ fn after_an_outage_only_what_is_younger_than_the_lifetime_arrives() {
 }
 
 #[test]
-fn without_a_lifetime_all_that_has_room_arrives_after_an_outage() {
+fn without_a_lifetime_queued_datagrams_arrive_after_an_outage() {
     let mut pair = Pair::with_lifetime(None);
     pair.down = [true; 2];
     pair.run(1_000 * MS, |_| false);
@@ -93,7 +93,7 @@ fn without_a_lifetime_all_that_has_room_arrives_after_an_outage() {
 }
 
 #[test]
-fn a_datagram_ages_from_when_it_was_made() {
+fn age_of_a_datagram_counts_from_its_creation() {
     let mut pair = Pair::with_lifetime(Some(LIFETIME));
     pair.run(2_000 * MS, |_| false);
     let now = pair.now.as_nanos();

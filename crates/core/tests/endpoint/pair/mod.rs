@@ -369,7 +369,7 @@ fn reported_delays(pair: &mut Pair, count: usize) -> Vec<Duration> {
 }
 
 #[test]
-fn what_outcomes_meet_on_their_way_back_is_no_delay_of_their_messages() {
+fn return_delay_of_outcomes_is_no_message_delay() {
     let mut pair = Pair::new(DeliveryClass::Message);
     pair.up();
     let app = AppConfig {

@@ -96,7 +96,7 @@ fn measure(config: &AggregationConfig, loses: fn(u64) -> bool, count: u32) -> Se
 }
 
 #[test]
-fn parity_brings_over_what_the_line_loses_and_takes_half_of_a_copy() {
+fn parity_recovers_losses_at_half_the_cost_of_a_copy() {
     let mut pair = pair(&parity(2, 4, 2));
     pair.counts = [(0, 0); 2];
     pair.loses = |sent| sent % 7 == 0;
@@ -140,7 +140,7 @@ fn loss_after_parity_is_as_computed() {
 }
 
 #[test]
-fn with_one_copy_nothing_is_protected() {
+fn one_copy_disables_parity() {
     let mut pair = pair(&parity(1, 4, 2));
     pair.counts = [(0, 0); 2];
     pair.send_many(1000, Duration::from_millis(1));
@@ -227,7 +227,7 @@ fn long_and_short_aggregates_share_a_group() {
 }
 
 #[test]
-fn a_clock_fills_groups_over_several_ticks() {
+fn fixed_mode_fills_groups_over_several_intervals() {
     let mut config = parity(2, 4, 2);
     config.mode = AggregationMode::Fixed;
     let seen = measure(&config, |sent| lost(sent, 5), 20_000);
@@ -244,7 +244,7 @@ fn parity_on_another_path_survives_the_failure_of_one() {
 }
 
 #[test]
-fn another_configuration_and_back_lose_nothing() {
+fn switching_redundancy_back_and_forth_loses_nothing() {
     let (with, without) = (parity(2, 4, 2), fixed_copies(AggregationMode::Eager, 2));
     let mut pair = pair(&with);
     for round in 0..20u32 {

@@ -120,7 +120,7 @@ fn all_known(pair: &Pair) -> bool {
 }
 
 #[test]
-fn beyond_their_most_no_stream_is_opened_until_one_is_gone() {
+fn stream_limit_blocks_opens_until_one_has_ended() {
     let (mut pair, first) = with_all_streams();
     let (app, now, peer) = (AppId::of_name(APP), pair.now, pair.peers[0]);
     let refused = pair.ends[0].open_stream(now, peer, app, None);
@@ -134,7 +134,7 @@ fn beyond_their_most_no_stream_is_opened_until_one_is_gone() {
 }
 
 #[test]
-fn a_stream_that_comes_before_the_news_that_one_is_gone_is_one_too_many() {
+fn stream_opened_before_another_is_known_to_end_exceeds_the_limit() {
     let (mut pair, first) = with_all_streams();
     assert!(pair.run(60 * SECOND, all_known));
     let peer = pair.peers[0];
@@ -211,7 +211,7 @@ fn a_stream_opens_before_its_first_byte_and_carries_both_ways() {
 }
 
 #[test]
-fn half_closed_goes_on_the_other_way_and_ends_without_a_trace() {
+fn half_closed_stream_goes_on_and_leaves_no_state() {
     let mut pair = Pair::new(DeliveryClass::Stream);
     let (ours, theirs) = pair.opened();
     pair.write(0, ours, b"question");
@@ -259,7 +259,7 @@ impl Pair {
 }
 
 #[test]
-fn what_was_written_before_a_reset_arrives_before_it() {
+fn bytes_written_before_a_reset_arrive_before_it() {
     let losses: [fn(u64) -> bool; 3] = [|_| false, |_| true, |sent| sent % 3 == 0];
     for (index, loses) in losses.into_iter().enumerate() {
         let mut pair = Pair::new(DeliveryClass::Stream);
@@ -561,7 +561,7 @@ fn a_restarted_peer_opens_streams_under_new_names_and_takes_many_of_ours() {
 }
 
 #[test]
-fn a_peer_that_says_good_bye_resets_its_streams_at_once() {
+fn close_of_a_peer_resets_its_streams_at_once() {
     let mut pair = Pair::new(DeliveryClass::Stream);
     let (ours, _) = pair.opened();
     let peer = pair.peers[1];
@@ -656,7 +656,7 @@ fn reset_arrives_however_many_streams_came_and_went_before_it() {
 }
 
 #[test]
-fn the_last_packet_is_repeated_by_a_probe_and_waits_for_no_timer() {
+fn last_packet_is_retransmitted_by_a_probe() {
     let rate = Bandwidth::from_mbit_per_second(100);
     let mut pair = Pair::with_config(DeliveryClass::Stream, rate, |endpoint| {
         endpoint.probe_share = Probability::ZERO;
@@ -694,7 +694,7 @@ fn the_last_packet_is_repeated_by_a_probe_and_waits_for_no_timer() {
 }
 
 #[test]
-fn a_byte_waits_on_no_idle_path_for_what_it_might_be_gathered_with() {
+fn single_bytes_leave_an_idle_path_at_once() {
     let eager = AggregationConfig {
         mode: AggregationMode::Eager,
         ..AggregationConfig::default()

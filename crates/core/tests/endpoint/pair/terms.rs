@@ -62,7 +62,7 @@ fn the_peer_learns_of_terms_at_once_and_of_every_change() {
 }
 
 #[test]
-fn a_path_that_was_removed_and_added_begins_without_the_terms_of_before() {
+fn readded_path_has_no_earlier_terms() {
     let mut pair = Pair::new(DeliveryClass::Message);
     pair.up();
     let terms = PathTerms {
@@ -93,7 +93,7 @@ fn a_path_that_was_removed_and_added_begins_without_the_terms_of_before() {
 }
 
 #[test]
-fn a_spent_path_carries_keepalives_and_who_names_it() {
+fn path_with_a_spent_budget_carries_keepalives_and_its_pinned_apps() {
     let mut pair = Pair::new(DeliveryClass::Message);
     pair.up();
     take(&mut pair, &[0]);

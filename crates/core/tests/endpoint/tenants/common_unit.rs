@@ -57,7 +57,7 @@ fn heard(victim: &mut Victim, arriving: &[Vec<u8>]) -> (Vec<u32>, Vec<u64>) {
 }
 
 #[test]
-fn only_a_peer_that_announces_it_hears_which_tenants_are_limited() {
+fn limited_tenants_are_announced_only_with_the_feature() {
     // What arrives is acknowledged, and acknowledgements have room for it.
     let arriving = [frame(0x12, &[&varint(1), &varint(100), &[0x45; 100]])];
     let (limited, _) = heard(&mut backlogged(Features::COMMON_UNIT), &arriving);
@@ -84,7 +84,7 @@ fn a_peer_that_is_alone_hears_no_unit() {
 }
 
 #[test]
-fn units_that_cannot_be_are_borne() {
+fn impossible_units_are_tolerated() {
     let mut victim = backlogged(Features::COMMON_UNIT);
     for unit in [0, 1, (1 << 62) - 1] {
         victim.inject(&tenant_unit(unit));

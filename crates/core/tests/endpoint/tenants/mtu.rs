@@ -75,7 +75,7 @@ fn a_path_that_carries_less_than_before_is_noticed() {
 }
 
 #[test]
-fn what_looked_like_a_black_hole_is_asked_for_again_at_once() {
+fn size_after_a_suspected_black_hole_is_probed_at_once() {
     let mut net = open(1000);
     net.run(100 * MS, |net| net.send_full(1));
     // Nothing long passes for a moment: what probes the tail is short.

@@ -174,7 +174,7 @@ fn parts_heard(victim: &mut Victim) -> Vec<(u64, [u8; 2], Vec<u8>)> {
 }
 
 #[test]
-fn only_a_peer_that_announces_it_gets_parts() {
+fn packet_parts_are_sent_only_with_the_feature() {
     let mut old = victim(Features::VERSION_REPLY);
     let room = old.end.packet_room(old.peer, ONE, app()).expect("up");
     assert_eq!(room, 1222);
@@ -198,7 +198,7 @@ fn only_a_peer_that_announces_it_gets_parts() {
 }
 
 #[test]
-fn parts_that_never_become_whole_are_bounded_and_forgotten_after_a_second() {
+fn incomplete_packets_are_bounded_and_expire_after_a_second() {
     let mut victim = victim(Features::SPLIT_PACKETS);
     let memory = |victim: &Victim| {
         let session = victim.end.session(victim.peer).expect("it exists");

@@ -129,7 +129,7 @@ fn losses_by_strangers_slow_no_controller_and_those_of_the_line_do() {
 }
 
 #[test]
-fn reports_that_cannot_be_excuse_nothing() {
+fn impossible_drop_reports_exempt_no_losses() {
     let mut victim = Victim::new();
     for (path, packets) in [(0, (1 << 62) - 1), (0, 0), (63, 5), (255, 1)] {
         victim.inject(&support::stranger_drops(path, packets));

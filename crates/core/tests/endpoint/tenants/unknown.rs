@@ -116,7 +116,7 @@ fn peer_that_reports_all_the_time_is_heard_once_a_minute_and_only_of_our_tenants
 }
 
 #[test]
-fn what_a_peer_says_of_tenants_that_are_not_ours_means_nothing() {
+fn reports_of_unknown_tenants_are_ignored() {
     let mut victim = Victim::new();
     let one = TenantConfig::new(ONE);
     victim

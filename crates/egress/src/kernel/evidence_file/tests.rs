@@ -64,7 +64,7 @@ fn worse(now: Instant) -> Comparison {
 }
 
 #[test]
-fn what_was_decided_outlasts_the_daemon_and_a_file_that_is_none_does_not() {
+fn decisions_survive_a_restart_and_invalid_files_are_ignored() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("evidence.json");
     let now = Instant::from_nanos(1_000_000_000);
@@ -115,7 +115,7 @@ fn what_was_decided_outlasts_the_daemon_and_a_file_that_is_none_does_not() {
 }
 
 #[test]
-fn what_is_no_regular_file_is_neither_read_nor_replaced() {
+fn non_regular_files_are_neither_read_nor_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pipe");
     let made = std::process::Command::new("mkfifo").arg(&path).status();
@@ -258,7 +258,7 @@ fn a_disk_that_never_answers_is_not_waited_for_forever() {
 }
 
 #[test]
-fn what_could_not_be_written_is_tried_again_though_nothing_is_new() {
+fn failed_write_is_retried_without_new_evidence() {
     let tries = Arc::new(Mutex::new(0));
     let own = Arc::clone(&tries);
     let write = move |_: &Path, _: &[u8]| {
@@ -316,7 +316,7 @@ fn other_prefixes_or_no_comparison_end_what_is_being_handed_over() {
 }
 
 #[test]
-fn what_is_not_keiros_is_neither_used_nor_replaced() {
+fn foreign_files_are_neither_used_nor_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("egress.toml");
     let long = vec![b'x'; BYTES_MAX as usize + 2];
@@ -332,7 +332,7 @@ fn what_is_not_keiros_is_neither_used_nor_replaced() {
 }
 
 #[test]
-fn what_lies_where_the_new_file_is_made_is_not_opened() {
+fn existing_temporary_file_is_not_opened() {
     let directory = tempfile::tempdir().unwrap();
     let [path, new, other] =
         ["evidence.json", "evidence.json.new", "other"].map(|name| directory.path().join(name));

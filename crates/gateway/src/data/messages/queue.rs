@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn old_messages_end_in_order() {
+    fn expired_messages_end_in_order() {
         let mut queue = HoldQueue::default();
         for id in 0..4 {
             queue.push(at(id), held(id, 10));

@@ -20,8 +20,8 @@ use super::{
     *,
 };
 use crate::data::{
+    quota::Quota,
     route::{AppRoute, Routes},
-    shares::Shares,
     token::Token,
     tunnels::Tunnels,
 };
@@ -92,7 +92,7 @@ impl Served {
             now: self.now,
             epoll: &self.epoll,
             routes: &self.routes,
-            tunnels: &Tunnels::new(&[0; 16], Shares::new(usize::MAX)),
+            tunnels: &Tunnels::new(&[0; 16], Quota::new(usize::MAX)),
             endpoint: &mut self.endpoint,
         };
         act(&mut self.server, &mut context)
@@ -178,7 +178,7 @@ fn senders_that_send_and_quit_leave_room_for_others() {
 }
 
 #[test]
-fn what_a_sender_said_before_it_quit_is_taken_over() {
+fn messages_sent_before_a_sender_quit_are_taken_over() {
     let mut served = Served::new();
     let mut sender = UnixStream::connect(&served.path).unwrap();
     let (role, app) = (Role::Send, Name::new("M").unwrap());
@@ -264,7 +264,7 @@ fn a_sender_that_quits_with_a_message_that_found_the_queue_full_is_not_busy_work
 }
 
 #[test]
-fn a_receiver_that_takes_nothing_is_closed_after_a_while() {
+fn stalled_receiver_is_closed() {
     let mut served = Served::new();
     let receiver = served.attach(Role::Receive);
     // More than its socket's buffers hold.
@@ -310,7 +310,7 @@ fn read_messages(served: &mut Served, receiver: &mut UnixStream, count: usize) -
 }
 
 #[test]
-fn nothing_is_refused_until_a_receiver_is_overdue() {
+fn messages_are_refused_only_once_a_receiver_is_overdue() {
     const COUNT: usize = 5000;
     // After a start, and after the last receiver has left.
     for was_attached in [false, true] {
@@ -333,7 +333,7 @@ fn nothing_is_refused_until_a_receiver_is_overdue() {
 }
 
 #[test]
-fn nothing_is_refused_while_a_receiver_is_slow() {
+fn slow_receiver_refuses_no_messages() {
     const COUNT: usize = 2000;
     let mut served = Served::new();
     let mut receiver = served.attach(Role::Receive);
@@ -370,7 +370,7 @@ fn little_is_held_for_a_receiver_that_is_overdue() {
 }
 
 #[test]
-fn a_receiver_that_is_slow_is_not_closed() {
+fn slow_receiver_is_not_closed() {
     let mut served = Served::new();
     let mut receiver = served.attach(Role::Receive);
     assert_eq!(served.deliver(1, 8 << 20), None);

@@ -58,7 +58,7 @@ fn documents_wait_within_bounds_and_nothing_is_taken_while_it_is_closed() {
 }
 
 #[test]
-fn every_peer_has_it_while_it_is_open() {
+fn network_channel_exists_for_every_peer_while_it_is_open() {
     let (mut reporter, reports) = Reporter::new(Arc::new(Waker::new().unwrap()));
     let mut endpoint = endpoint();
     let peer = PeerConfig::new(PublicKey::from_bytes([3; 32]));

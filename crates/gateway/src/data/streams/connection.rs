@@ -11,7 +11,7 @@ use keiro_linux::epoll::{Epoll, Interest};
 use super::super::{
     context::Context,
     epoll_registration::{EpollRegistration, interest},
-    shares::Share,
+    quota::QuotaGuard,
     split::{CONNECTED, FlowAddresses},
     token,
 };
@@ -39,9 +39,9 @@ pub(super) struct Connection {
     pub(super) moved_at: Instant,
     pub(super) watch: EpollRegistration,
     /// Of the descriptors.
-    pub(super) share: Option<Share>,
+    pub(super) share: Option<QuotaGuard>,
     /// Of the ports of peers' clients that connections to servers may take.
-    pub(super) _port: Option<Share>,
+    pub(super) _port: Option<QuotaGuard>,
 }
 
 /// An end of a tenant's split connection.

@@ -6,7 +6,7 @@ use std::{net::TcpStream, time::Duration};
 use keiro_core::Instant;
 use keiro_linux::{epoll::Epoll, tcp};
 
-use super::super::shares::Share;
+use super::super::quota::QuotaGuard;
 
 /// Connections that are still to be reset.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ struct DeferredReset {
     left: usize,
     moved_at: Instant,
     since: Instant,
-    _share: Option<Share>,
+    _share: Option<QuotaGuard>,
 }
 
 /// How long to wait while nothing is acknowledged, and in all.
@@ -39,7 +39,7 @@ impl DeferredResets {
         now: Instant,
         epoll: &Epoll,
         socket: TcpStream,
-        share: Option<Share>,
+        share: Option<QuotaGuard>,
     ) {
         let left = tcp::unacknowledged(&socket).unwrap_or(0);
         if left == 0 || self.0.len() >= DEFERRED_MAX {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_taken_before_the_reset_and_no_waker_runs_meanwhile() {
+    fn reset_waits_until_the_client_has_read_everything() {
         let (socket, written, mut other) = full();
         let epoll = Epoll::new().unwrap();
         epoll.add(&socket, 7, Interest::Read).unwrap();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_reads_nothing_or_is_gone_is_not_waited_for() {
+    fn reset_does_not_wait_for_a_stalled_or_closed_client() {
         let epoll = Epoll::new().unwrap();
         let mut deferred_resets = DeferredResets::default();
         let (socket, _, _other) = full();
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_can_be_kept_are_reset_at_once() {
+    fn deferred_resets_beyond_the_bound_happen_at_once() {
         let epoll = Epoll::new().unwrap();
         let mut deferred_resets = DeferredResets::default();
         let (socket, _, _other) = full();

@@ -14,7 +14,7 @@ use super::{
     super::{
         context::Context,
         epoll_registration::EpollRegistration,
-        shares::{Owner, Share, Shares},
+        quota::{Quota, QuotaGuard, QuotaOwner},
         split::{
             CLIENT_BYTES_MAX, ClientBytes, FlowAddresses, SplitFlows, TransparentSockets, app_of,
             read_client,
@@ -36,9 +36,9 @@ pub(super) struct SplitConnections {
     /// Streams that have not named their client, and until when they may.
     unnamed: BTreeMap<(PeerId, StreamId), Unnamed>,
     /// How many of these there may be, which peers share.
-    unnamed_places: Shares,
+    unnamed_places: Quota,
     /// Clients' ports that connections to servers take, which peers share.
-    ports: Shares,
+    ports: Quota,
 }
 
 /// A stream that has not named its client.
@@ -46,7 +46,7 @@ pub(super) struct SplitConnections {
 struct Unnamed {
     open: WaitingOpen,
     until: Instant,
-    _place: Share,
+    _place: QuotaGuard,
 }
 
 /// Of a tenant.
@@ -62,8 +62,8 @@ struct Wanted {
     tenant: TenantId,
     client: SocketAddr,
     server: SocketAddr,
-    share: Share,
-    port: Share,
+    share: QuotaGuard,
+    port: QuotaGuard,
 }
 
 /// Streams that have not named their client, half of them of one peer. Ours: the name comes in the same packet in most
@@ -82,8 +82,8 @@ impl SplitConnections {
             flows: SplitFlows::new(),
             counts: BTreeMap::new(),
             unnamed: BTreeMap::new(),
-            unnamed_places: Shares::new(UNNAMED_MAX),
-            ports: Shares::new(PORTS_MAX),
+            unnamed_places: Quota::new(UNNAMED_MAX),
+            ports: Quota::new(PORTS_MAX),
         }
     }
 
@@ -168,7 +168,7 @@ impl StreamServer {
             return Err(ResetReason::Protocol);
         }
         context.tunnels.check_connection(tenant, peer, &flow)?;
-        let owner = Owner::Peer(peer);
+        let owner = QuotaOwner::Peer(peer);
         let (share, port) = (self.descriptors.take(owner), self.split.ports.take(owner));
         let wanted = Wanted {
             open,
@@ -261,7 +261,7 @@ impl StreamServer {
     }
 
     fn wait_for_name(&mut self, now: Instant, open: WaitingOpen) -> Result<(), ResetReason> {
-        let place = self.split.unnamed_places.take(Owner::Peer(open.peer));
+        let place = self.split.unnamed_places.take(QuotaOwner::Peer(open.peer));
         let unnamed = Unnamed {
             open,
             until: now + UNNAMED_FOR,

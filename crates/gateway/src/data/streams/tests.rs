@@ -42,7 +42,7 @@ fn what_waits_behind_a_gap_is_written_over_several_turns_without_a_word_from_the
     let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     socket.set_nonblocking(true).unwrap();
     let mut served = listener.accept().unwrap().0;
-    let mut server = StreamServer::new(Shares::new(usize::MAX));
+    let mut server = StreamServer::new(Quota::new(usize::MAX));
     let (epoll, routes) = (Epoll::new().unwrap(), Routes::default());
     let of = (joined.peers[1], stream);
     let connection = Connection::new(socket, of.0, stream, APP, joined.now);
@@ -51,7 +51,7 @@ fn what_waits_behind_a_gap_is_written_over_several_turns_without_a_word_from_the
         now: joined.now,
         epoll: &epoll,
         routes: &routes,
-        tunnels: &Tunnels::new(&[0; 16], Shares::new(usize::MAX)),
+        tunnels: &Tunnels::new(&[0; 16], Quota::new(usize::MAX)),
         endpoint: &mut joined.ends[1],
     };
     let left = |context: &Context<'_>| {
@@ -89,14 +89,14 @@ fn a_connection_whose_turn_comes_before_its_stream_says_so_is_read_on() {
     let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let socket = listener.accept().unwrap().0;
     socket.set_nonblocking(true).unwrap();
-    let mut server = StreamServer::new(Shares::new(usize::MAX));
+    let mut server = StreamServer::new(Quota::new(usize::MAX));
     let (epoll, routes) = (Epoll::new().unwrap(), Routes::default());
     fn context<'a>(joined: &'a mut Joined, epoll: &'a Epoll, routes: &'a Routes) -> Context<'a> {
         Context {
             now: joined.now,
             epoll,
             routes,
-            tunnels: Box::leak(Box::new(Tunnels::new(&[0; 16], Shares::new(usize::MAX)))),
+            tunnels: Box::leak(Box::new(Tunnels::new(&[0; 16], Quota::new(usize::MAX)))),
             endpoint: &mut joined.ends[0],
         }
     }
@@ -147,10 +147,10 @@ fn a_server_that_is_this_machine_by_the_time_it_accepts_is_forbidden() {
         now: joined.now,
         epoll: &epoll,
         routes: &routes,
-        tunnels: &Tunnels::new(&[0; 16], Shares::new(usize::MAX)),
+        tunnels: &Tunnels::new(&[0; 16], Quota::new(usize::MAX)),
         endpoint: &mut joined.ends[1],
     };
-    let mut server = StreamServer::new(Shares::new(usize::MAX));
+    let mut server = StreamServer::new(Quota::new(usize::MAX));
     let exit = |allow_local| TcpDestination::Server { to, allow_local };
     server.set_forward(APP, exit(true), None);
     let of = (joined.peers[1], stream);

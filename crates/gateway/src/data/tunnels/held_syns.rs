@@ -15,13 +15,13 @@ use std::{
 use keiro_core::{
     Endpoint, Instant, PeerId, ResetReason, StreamId, StreamSignal, TenantId, wire::Features,
 };
-use keiro_ip::{Header, classes::Sorted, protocol};
+use keiro_ip::{Header, builtin_classes::Classification, protocol};
 use keiro_linux::{mptcp_pm::Ends, route, sock_diag::SocketDiag, tcp::HANDSHAKE_MAX};
 use keiro_stats::NotSplit;
 
 use self::places::{Place, Places};
 use super::super::{
-    shares::{Share, Shares},
+    quota::{Quota, QuotaGuard},
     split::{CONNECTED, FlowAddresses, app_of, client_bytes},
 };
 
@@ -80,11 +80,11 @@ pub(super) struct HeldSyn {
     pub(super) stream: StreamId,
     pub(super) header: Header,
     /// What its flow was when it came.
-    pub(super) sorted: Sorted,
+    pub(super) sorted: Classification,
     /// As it would be sent; empty once it was written back.
     pub(super) packet: Vec<u8>,
     /// The descriptor that its client will have.
-    pub(super) share: Share,
+    pub(super) share: QuotaGuard,
     place: Place,
     /// When it came, or was last written back.
     since: Instant,
@@ -109,7 +109,7 @@ pub(super) struct NewConnection<'a> {
     pub(super) peer: PeerId,
     pub(super) flow: FlowAddresses,
     pub(super) header: &'a Header,
-    pub(super) sorted: Sorted,
+    pub(super) sorted: Classification,
     pub(super) packet: &'a [u8],
 }
 
@@ -171,7 +171,7 @@ pub(super) fn flow_of(header: &Header) -> Option<FlowAddresses> {
 
 impl HeldSyns {
     /// Clients take their descriptors from `descriptors`.
-    pub(super) fn new(descriptors: Shares) -> Self {
+    pub(super) fn new(descriptors: Quota) -> Self {
         Self {
             is_draining: false,
             held: HashMap::new(),

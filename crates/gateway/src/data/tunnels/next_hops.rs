@@ -46,7 +46,7 @@ struct PeerHistory {
 
 impl NextHops {
     /// Notes whether a peer is up. Once it is, others that are up are preferred for `settle_time`.
-    pub(super) fn follow(
+    pub(super) fn on_peer_state(
         &mut self,
         now: Instant,
         peer: PeerId,
@@ -132,40 +132,40 @@ mod tests {
     }
 
     #[test]
-    fn the_first_that_is_up_is_taken_and_one_that_comes_back_is_held_down() {
+    fn first_peer_up_is_chosen_and_a_returning_one_is_held_down() {
         let mut hops = NextHops::default();
         assert_eq!(chosen(&hops, at(0)), FIRST, "senders learn that it is away");
-        hops.follow(at(0), SECOND, true, Duration::ZERO);
+        hops.on_peer_state(at(0), SECOND, true, Duration::ZERO);
         assert_eq!(chosen(&hops, at(0)), SECOND);
-        hops.follow(at(1), FIRST, true, Duration::ZERO);
+        hops.on_peer_state(at(1), FIRST, true, Duration::ZERO);
         assert_eq!(chosen(&hops, at(1)), FIRST, "it has had no failure");
-        hops.follow(at(100), FIRST, false, Duration::ZERO);
+        hops.on_peer_state(at(100), FIRST, false, Duration::ZERO);
         assert_eq!(chosen(&hops, at(100)), SECOND);
-        hops.follow(at(101), FIRST, true, Duration::ZERO);
+        hops.on_peer_state(at(101), FIRST, true, Duration::ZERO);
         assert_eq!(chosen(&hops, at(110)), SECOND);
         assert_eq!(chosen(&hops, at(111)), FIRST);
         // What is held down is better than what is away.
-        hops.follow(at(120), FIRST, false, Duration::ZERO);
-        hops.follow(at(121), FIRST, true, Duration::ZERO);
-        hops.follow(at(122), SECOND, false, Duration::ZERO);
+        hops.on_peer_state(at(120), FIRST, false, Duration::ZERO);
+        hops.on_peer_state(at(121), FIRST, true, Duration::ZERO);
+        hops.on_peer_state(at(122), SECOND, false, Duration::ZERO);
         assert_eq!(chosen(&hops, at(122)), FIRST);
     }
 
     #[test]
     fn the_hold_down_doubles_until_a_peer_has_proven_itself() {
         let mut hops = NextHops::default();
-        hops.follow(at(0), SECOND, true, Duration::ZERO);
+        hops.on_peer_state(at(0), SECOND, true, Duration::ZERO);
         let mut now = 0;
         for expected in [10, 20, 40, 80, 160, 320, 320] {
-            hops.follow(at(now), FIRST, true, Duration::ZERO);
-            hops.follow(at(now + 1), FIRST, false, Duration::ZERO);
-            hops.follow(at(now + 2), FIRST, true, Duration::ZERO);
+            hops.on_peer_state(at(now), FIRST, true, Duration::ZERO);
+            hops.on_peer_state(at(now + 1), FIRST, false, Duration::ZERO);
+            hops.on_peer_state(at(now + 2), FIRST, true, Duration::ZERO);
             assert_eq!(chosen(&hops, at(now + 1 + expected)), SECOND, "{expected}");
             assert_eq!(chosen(&hops, at(now + 2 + expected)), FIRST, "{expected}");
             now += 400;
         }
-        hops.follow(at(now + 600), FIRST, false, Duration::ZERO);
-        hops.follow(at(now + 601), FIRST, true, Duration::ZERO);
+        hops.on_peer_state(at(now + 600), FIRST, false, Duration::ZERO);
+        hops.on_peer_state(at(now + 601), FIRST, true, Duration::ZERO);
         assert_eq!(chosen(&hops, at(now + 610)), SECOND);
         assert_eq!(chosen(&hops, at(now + 611)), FIRST);
     }
@@ -173,21 +173,21 @@ mod tests {
     #[test]
     fn a_direct_session_is_taken_when_it_has_settled() {
         let mut hops = NextHops::default();
-        hops.follow(at(0), SECOND, true, Duration::ZERO);
-        hops.follow(at(1), FIRST, true, DIRECT_SETTLE_TIME);
+        hops.on_peer_state(at(0), SECOND, true, Duration::ZERO);
+        hops.on_peer_state(at(1), FIRST, true, DIRECT_SETTLE_TIME);
         assert_eq!(chosen(&hops, at(1)), SECOND);
         let settled = at(1) + DIRECT_SETTLE_TIME;
         assert_eq!(chosen(&hops, settled), FIRST);
         assert!(hops.is_preferred(settled, FIRST) && !hops.is_preferred(at(1), FIRST));
         // What has not settled is better than what is away.
-        hops.follow(at(1), SECOND, false, Duration::ZERO);
+        hops.on_peer_state(at(1), SECOND, false, Duration::ZERO);
         assert_eq!(chosen(&hops, at(1)), FIRST);
     }
 
     #[test]
-    fn only_what_may_be_taken_is() {
+    fn refused_next_hops_are_not_chosen() {
         let mut hops = NextHops::default();
-        hops.follow(at(0), FIRST, true, Duration::ZERO);
+        hops.on_peer_state(at(0), FIRST, true, Duration::ZERO);
         let choose_by = |hops: &NextHops, candidates: &[PeerId], except: PeerId| {
             let hop = hops.choose(at(0), candidates, |peer| peer != except);
             hop.map(|hop| (hop.peer, hop.is_backup))

@@ -7,7 +7,7 @@ use keiro_linux::{acceptor::Acceptor, epoll::Epoll, tcp, tcp::Listener};
 
 use super::{
     super::{
-        shares::Share,
+        quota::QuotaGuard,
         split::{FlowAddresses, SplitFlows, app_of},
         token,
     },
@@ -25,7 +25,7 @@ pub(crate) struct AcceptedClient {
     pub(crate) stream: StreamId,
     pub(crate) flow: FlowAddresses,
     /// Its descriptor.
-    pub(crate) share: Share,
+    pub(crate) share: QuotaGuard,
 }
 
 /// Where the kernel gives the clients of a tenant to us.

@@ -13,16 +13,17 @@ use keiro_control::config::DEFAULT_PREFIXES;
 use keiro_core::{AppConfig, AppId, Endpoint, Instant, IpPacket, PeerId, TenantConfig, TenantId};
 use keiro_ip::{
     Header,
-    classes::{BuiltInClass, Sorted, Sorting},
-    classify::{Classifier, Match},
+    builtin_classes::{BuiltInClass, Classification, Sorting},
     ecn::{self, Decapsulated, Ecn},
     flow::{FlowKey, FlowSeed},
-    fragment, hop,
+    fragment,
     icmp::{self, REPLY_BYTES_MAX, Reason, ReplyFrom},
     mss,
     offload::{Segments, VNET_HEADER_BYTES, VnetHeader},
     prefix::PrefixTable,
     protocol,
+    rules::{Classifier, Match},
+    ttl,
 };
 
 use super::{
@@ -30,7 +31,7 @@ use super::{
     counts::{Counts, ReceivedPackets},
     destinations::Destinations,
     device::Device,
-    flow_sorter::FlowSorter,
+    flow_classifier::TenantFlowClassifier,
     held_syns::{HeldSyns, begun_by, flow_of},
     next_hops::{DIRECT_SETTLE_TIME, NextHop, NextHops},
     prefix_faults::{PrefixFault, PrefixFaults},
@@ -111,7 +112,7 @@ pub(super) struct Tenant {
     pub(super) answers: IcmpLimits,
     pub(super) destinations: Destinations,
     /// `None`: it has no classes, and no rules for names.
-    pub(super) flows: Option<FlowSorter>,
+    pub(super) flows: Option<TenantFlowClassifier>,
     /// That of the last accepted packet: most that follow are the same.
     last_accepted_flow: Option<AcceptedFlow>,
 }
@@ -142,16 +143,16 @@ pub(super) enum PeerPacketAction<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TransitPacket {
     pub(super) from: PeerId,
-    pub(super) to: Onward,
+    pub(super) to: TransitTarget,
     pub(super) header: Header,
     /// The ECN field that it goes on with.
     pub(super) ecn: Ecn,
-    pub(super) sorted: Sorted,
+    pub(super) sorted: Classification,
 }
 
 /// Where a packet of a peer goes that the device does not get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Onward {
+pub(super) enum TransitTarget {
     Peer(RouteId),
     /// Back to its sender, as an ICMP error: the exit does not lead there.
     Refused(Reason),
@@ -304,7 +305,7 @@ impl Tenant {
             self.faults.note(PrefixFault::NoPeer, header.destination);
             return self.answer(with, packet, &header, Reason::NoRoute);
         };
-        if hop::decrement(packet, header.version()).is_err() {
+        if ttl::decrement(packet, header.version()).is_err() {
             self.counts.drops.hop_limit += 1;
             return self.answer(with, packet, &header, Reason::HopLimitExceeded);
         }
@@ -338,10 +339,16 @@ impl Tenant {
     }
 
     /// What the flow of a packet of either direction is.
-    fn sort(&mut self, now: Instant, header: &Header, packet: &[u8], packets: u64) -> Sorted {
+    fn sort(
+        &mut self,
+        now: Instant,
+        header: &Header,
+        packet: &[u8],
+        packets: u64,
+    ) -> Classification {
         match &mut self.flows {
             Some(flows) => flows.on_packet(now, header, packet, packets),
-            None => Sorted::default(),
+            None => Classification::default(),
         }
     }
 
@@ -378,13 +385,13 @@ impl Tenant {
         &self,
         now: Instant,
         next_hops: &NextHops,
-        passing: &TransitPacket,
+        transit_packet: &TransitPacket,
     ) -> Option<NextHop> {
-        let Onward::Peer(route) = passing.to else {
+        let TransitTarget::Peer(route) = transit_packet.to else {
             return None;
         };
         let route = self.routes.get(route.0)?;
-        next_hops.choose(now, route, |to| self.passes(passing.from, to))
+        next_hops.choose(now, route, |to| self.passes(transit_packet.from, to))
     }
 
     /// Whether packets of one peer go on to another.
@@ -429,7 +436,7 @@ impl Tenant {
         with: &mut IngressContext<'_>,
         header: &Header,
         to: PeerId,
-        sorted: Sorted,
+        sorted: Classification,
         mut segments: Segments<'_>,
     ) {
         let Some(peer) = self.peers.get(&to) else {
@@ -569,8 +576,8 @@ impl Tenant {
             });
         }
         let onward = match location {
-            Location::Peers { route, .. } => Some(Onward::Peer(route)),
-            Location::Refused(why) => Some(Onward::Refused(why)),
+            Location::Peers { route, .. } => Some(TransitTarget::Peer(route)),
+            Location::Refused(why) => Some(TransitTarget::Refused(why)),
             Location::Local => None,
             Location::Exit => {
                 counts.stats.to_internet_packets += 1;
@@ -735,14 +742,14 @@ impl IcmpLimits {
 
 impl Peer {
     /// The application of a packet to it; of one that it sends, if its rules are the same.
-    pub(super) fn app_of(&self, header: &Header, sorted: Sorted) -> AppId {
+    pub(super) fn app_of(&self, header: &Header, sorted: Classification) -> AppId {
         let of_class = || sorted.class.and_then(|class| self.classes[class as usize]);
         let app = self.app_by_rule(header, sorted).or_else(of_class);
         app.unwrap_or(self.app)
     }
 
     /// The application that a rule gives a packet.
-    fn app_by_rule(&self, header: &Header, sorted: Sorted) -> Option<AppId> {
+    fn app_by_rule(&self, header: &Header, sorted: Classification) -> Option<AppId> {
         self.rules.application(header, sorted.name).copied()
     }
 }

@@ -5,14 +5,14 @@ use std::{net::Ipv4Addr, time::Duration};
 use keiro_core::{AppId, TenantConfig};
 use keiro_ip::{
     Header,
+    builtin_classes::{BuiltInClass, Sorting},
     checksum::Sum,
-    classes::{BuiltInClass, Sorting},
-    classify::Match,
     icmp::Reason,
+    rules::Match,
 };
 
 use super::{
-    tenant::{ANSWERS_MAX, IcmpLimits, Onward, TokenBucket},
+    tenant::{ANSWERS_MAX, IcmpLimits, TokenBucket, TransitTarget},
     *,
 };
 
@@ -61,7 +61,7 @@ fn filtered(tenant: &mut Tenant, outer: u8, packet: &[u8]) -> Option<Vec<u8>> {
     let mut scratch = vec![0; 2000];
     match tenant.filter_from_peer(&from(PEER, outer, packet), &mut scratch) {
         PeerPacketAction::Deliver(packet) => Some(packet.to_vec()),
-        PeerPacketAction::Transit(passing) => panic!("it goes on: {passing:?}"),
+        PeerPacketAction::Transit(transit_packet) => panic!("it goes on: {transit_packet:?}"),
         PeerPacketAction::Dropped => None,
     }
 }
@@ -91,9 +91,9 @@ fn passed_on_by(
 ) -> Option<(PeerId, u8)> {
     let mut scratch = vec![0; 2000];
     match tenant.filter_from_peer(&from(peer, outer, packet), &mut scratch) {
-        PeerPacketAction::Transit(passing) => {
-            let hop = tenant.next_hop_of(Instant::ZERO, next_hops, &passing)?;
-            Some((hop.peer, passing.ecn as u8))
+        PeerPacketAction::Transit(transit_packet) => {
+            let hop = tenant.next_hop_of(Instant::ZERO, next_hops, &transit_packet)?;
+            Some((hop.peer, transit_packet.ecn as u8))
         }
         PeerPacketAction::Deliver(_) | PeerPacketAction::Dropped => None,
     }
@@ -151,7 +151,7 @@ fn packets_of_a_site_go_on_to_another_site_and_to_no_other_peer() {
 fn up(peers: &[PeerId]) -> NextHops {
     let mut hops = NextHops::default();
     for peer in peers {
-        hops.follow(Instant::ZERO, *peer, true, Duration::ZERO);
+        hops.on_peer_state(Instant::ZERO, *peer, true, Duration::ZERO);
     }
     hops
 }
@@ -232,7 +232,7 @@ fn a_hub_passes_packets_for_a_site_that_it_misses_to_the_other_hub_and_none_back
 }
 
 #[test]
-fn marks_of_the_way_to_the_hub_go_on_with_a_packet_or_drop_it() {
+fn ce_marks_before_the_hub_go_on_or_drop_the_packet() {
     let mut hub = hub();
     let inner = |ecn: u8| packet([10, 2, 0, 1], [10, 3, 0, 1], 46 << 2 | ecn);
     assert_eq!(passed_on(&mut hub, PEER, 3, &inner(2)), Some((OTHER, 3)));
@@ -247,7 +247,7 @@ fn packets_to_a_site_that_is_away_and_those_at_their_last_hop_are_counted() {
     let key = keiro_core::PrivateKey::from_bytes([1; 32]);
     let config = keiro_core::EndpointConfig::new(key);
     let mut endpoint = Endpoint::new(Instant::ZERO, config, [0; 32]);
-    let mut tunnels = Tunnels::new(&[0; 16], Shares::new(usize::MAX));
+    let mut tunnels = Tunnels::new(&[0; 16], Quota::new(usize::MAX));
     tunnels.tenants.insert(TenantId(1), hub());
     let mut reporter = Reporter::new(std::sync::Arc::new(
         keiro_linux::epoll::Waker::new().unwrap(),
@@ -263,8 +263,8 @@ fn packets_to_a_site_that_is_away_and_those_at_their_last_hop_are_counted() {
         tunnels.deliver(&from(PEER, 0, data), &mut reporter);
     }
     tunnels.transit.check_invariants();
-    assert!(!tunnels.must_pass_on());
-    tunnels.pass_on(Instant::ZERO, &mut endpoint);
+    assert!(!tunnels.must_send_transit());
+    tunnels.send_transit(Instant::ZERO, &mut endpoint);
     tunnels.transit.check_invariants();
     let counts = &tunnels.tenants[&TenantId(1)].counts;
     assert_eq!((counts.drops.no_path, counts.drops.hop_limit), (2, 1));
@@ -281,13 +281,13 @@ fn packets_to_a_site_that_is_away_and_those_at_their_last_hop_are_counted() {
         large
     };
     let mut taken = 0;
-    while !tunnels.must_pass_on() {
+    while !tunnels.must_send_transit() {
         tunnels.deliver(&from(PEER, 0, &large), &mut reporter);
         taken += 1;
     }
     assert_eq!(taken, (1_usize << 20).div_ceil(1400));
-    tunnels.pass_on(Instant::ZERO, &mut endpoint);
-    assert!(!tunnels.must_pass_on());
+    tunnels.send_transit(Instant::ZERO, &mut endpoint);
+    assert!(!tunnels.must_send_transit());
 }
 
 #[test]
@@ -397,13 +397,13 @@ fn whatever_changes_a_path_makes_rooms_be_asked_for_again() {
             reason,
         },
     ];
-    let mut tunnels = Tunnels::new(&[0; 16], Shares::new(usize::MAX));
+    let mut tunnels = Tunnels::new(&[0; 16], Quota::new(usize::MAX));
     let config = keiro_core::EndpointConfig::new(keiro_core::PrivateKey::from_bytes([1; 32]));
     let endpoint = Endpoint::new(Instant::ZERO, config, [0; 32]);
     for event in changing {
         tunnels.on_event(&event);
         assert_eq!(tunnels.changed_peers, BTreeSet::from([PEER]), "{event:?}");
-        tunnels.follow_peers(Instant::ZERO, &endpoint);
+        tunnels.update_peers(Instant::ZERO, &endpoint);
         assert!(tunnels.changed_peers.is_empty());
     }
 }
@@ -413,7 +413,7 @@ fn tenants_may_exchange_their_devices_and_pass_them_on() {
     let key = keiro_core::PrivateKey::from_bytes([1; 32]);
     let config = keiro_core::EndpointConfig::new(key);
     let mut endpoint = Endpoint::new(Instant::ZERO, config, [0; 32]);
-    let mut tunnels = Tunnels::new(&[0; 16], Shares::new(usize::MAX));
+    let mut tunnels = Tunnels::new(&[0; 16], Quota::new(usize::MAX));
     let mut set = |tunnels: &mut Tunnels, id: u32, device: u64| {
         let setup = TenantSetup {
             config: TenantConfig::new(TenantId(id)),
@@ -435,7 +435,7 @@ fn tenants_may_exchange_their_devices_and_pass_them_on() {
 }
 
 #[test]
-fn a_mark_on_the_way_is_carried_in_or_drops_the_packet() {
+fn outer_ce_mark_marks_or_drops_the_inner_packet() {
     let mut tenant = tenant();
     let inner = |ecn: u8| packet([10, 2, 0, 1], [10, 1, 0, 1], 46 << 2 | ecn);
     assert_eq!(filtered(&mut tenant, 3, &inner(2)), Some(inner(3)));
@@ -445,7 +445,7 @@ fn a_mark_on_the_way_is_carried_in_or_drops_the_packet() {
 }
 
 #[test]
-fn answers_are_bounded_by_number_and_by_time() {
+fn icmp_answers_are_rate_limited() {
     let mut bucket = TokenBucket::new(Instant::ZERO);
     let now = Instant::ZERO + Duration::from_millis(1);
     let taken = (0..1000).filter(|_| bucket.take(now)).count();
@@ -458,7 +458,7 @@ fn answers_are_bounded_by_number_and_by_time() {
 }
 
 #[test]
-fn answers_of_one_kind_leave_the_others_theirs() {
+fn icmp_rate_limits_are_per_kind() {
     let reasons = [
         Reason::TooBig { mtu: 1400 },
         Reason::HopLimitExceeded,
@@ -500,7 +500,7 @@ fn packets_of_a_peer_are_counted_for_the_application_that_the_rules_give_them_to
 }
 
 #[test]
-fn an_exit_leads_to_what_is_nowhere_else_and_to_nothing_private() {
+fn exit_takes_unrouted_but_no_private_destinations() {
     let mut setup = hub().setup;
     let refused = ["10.0.0.0/8", "10.3.0.0/16", "192.0.2.0/24"];
     setup.exit = Some(ExitSetup {
@@ -515,16 +515,19 @@ fn an_exit_leads_to_what_is_nowhere_else_and_to_nothing_private() {
         let packet = packet(site, destination, 0);
         match hub.filter_from_peer(&from(PEER, 0, &packet), &mut scratch) {
             PeerPacketAction::Deliver(_) => None,
-            PeerPacketAction::Transit(passing) => Some(passing.to),
+            PeerPacketAction::Transit(transit_packet) => Some(transit_packet.to),
             PeerPacketAction::Dropped => panic!("{destination:?} is dropped"),
         }
     };
-    let prohibited = Some(Onward::Refused(Reason::Prohibited));
+    let prohibited = Some(TransitTarget::Refused(Reason::Prohibited));
     for _ in 0..2 {
         assert_eq!(onward([198, 51, 100, 1]), None);
         // Behind the gateway, and behind another site.
         assert_eq!(onward([10, 1, 0, 1]), None);
-        assert!(matches!(onward([10, 3, 0, 1]), Some(Onward::Peer(_))));
+        assert!(matches!(
+            onward([10, 3, 0, 1]),
+            Some(TransitTarget::Peer(_))
+        ));
         assert_eq!(onward([10, 9, 0, 1]), prohibited);
         assert_eq!(onward([192, 0, 2, 1]), prohibited);
     }
@@ -552,7 +555,7 @@ fn a_packet_of_a_class_is_of_its_application_unless_a_rule_matches() {
             peer.rules = rules.clone();
         }
         let seed = FlowSeed::new(&[0; 16]);
-        let flows = FlowSorter::of(Instant::ZERO, &setup.sorting, None, &seed);
+        let flows = TenantFlowClassifier::of(Instant::ZERO, &setup.sorting, None, &seed);
         let mut tenant = Tenant::new(Instant::ZERO, setup, Counts::default());
         tenant.flows = flows;
         let mut query = packet([10, 2, 0, 1], [10, 1, 0, 1], 0);
@@ -576,7 +579,8 @@ fn the_flows_of_a_tenant_are_looked_through_only_where_they_are_asked_for() {
         ..Sorting::default()
     };
     let seed = FlowSeed::new(&[0; 16]);
-    let mut flows = FlowSorter::of(Instant::ZERO, &sorting, None, &seed).expect("it sorts");
+    let mut flows =
+        TenantFlowClassifier::of(Instant::ZERO, &sorting, None, &seed).expect("it sorts");
     let query = packet([10, 2, 0, 1], [10, 1, 0, 1], 0);
     let header = Header::parse(&query).expect("a packet");
     flows.on_packet(Instant::ZERO, &header, &query, 1);

@@ -10,17 +10,17 @@ use std::{net::IpAddr, ops::Range};
 use keiro_core::{Endpoint, Instant, IpPacket, PeerId, TenantId};
 use keiro_ip::{
     Header,
-    classes::Sorted,
+    builtin_classes::Classification,
     ecn,
     flow::{FlowKey, FlowSeed},
-    fragment, hop,
+    fragment,
     icmp::{self, REPLY_BYTES_MAX, Reason, ReplyFrom},
-    mss,
+    mss, ttl,
 };
 
 use super::{
     next_hops::NextHops,
-    tenant::{Onward, Tenant, TransitPacket},
+    tenant::{Tenant, TransitPacket, TransitTarget},
 };
 
 /// Packets that wait for the core.
@@ -34,11 +34,11 @@ pub(super) struct TransitQueue {
 const BYTES_MAX: usize = 1 << 20;
 
 impl TransitQueue {
-    pub(super) fn push(&mut self, tenant: TenantId, passing: TransitPacket, packet: &[u8]) {
+    pub(super) fn push(&mut self, tenant: TenantId, transit_packet: TransitPacket, packet: &[u8]) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(packet);
         let range = start..self.bytes.len();
-        self.packets.push((tenant, passing, range));
+        self.packets.push((tenant, transit_packet, range));
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -51,8 +51,8 @@ impl TransitQueue {
 
     /// In the order in which they came; none are left.
     pub(super) fn drain(&mut self, mut send: impl FnMut(TenantId, TransitPacket, &[u8])) {
-        for (tenant, passing, range) in self.packets.drain(..) {
-            send(tenant, passing, &self.bytes[range]);
+        for (tenant, transit_packet, range) in self.packets.drain(..) {
+            send(tenant, transit_packet, &self.bytes[range]);
         }
         self.bytes.clear();
     }
@@ -73,33 +73,33 @@ pub(super) struct TransitContext<'a> {
 
 impl Tenant {
     /// Sends a packet of one peer on to another.
-    pub(super) fn pass_on(
+    pub(super) fn send_transit(
         &mut self,
         with: &mut TransitContext<'_>,
-        passing: &TransitPacket,
+        transit_packet: &TransitPacket,
         packet: &[u8],
     ) {
-        let TransitPacket { from, header, .. } = passing;
+        let TransitPacket { from, header, .. } = transit_packet;
         let id = self.setup.config.id;
-        if let Onward::Refused(why) = passing.to {
+        if let TransitTarget::Refused(why) = transit_packet.to {
             match why {
                 Reason::NoRoute => self.counts.drops.exit_no_route += 1,
                 _ => self.counts.drops.exit_refused += 1,
             }
             return self.answer_peer(with, *from, packet, header, why);
         }
-        let Some(hop) = self.next_hop_of(with.now, with.next_hops, passing) else {
+        let Some(hop) = self.next_hop_of(with.now, with.next_hops, transit_packet) else {
             return;
         };
         let to = hop.peer;
         let Some(peer) = self.peers.get(&to) else {
             return;
         };
-        let app = peer.app_of(header, passing.sorted);
+        let app = peer.app_of(header, transit_packet.sorted);
         let mut data = with.endpoint.spare_buffer(packet.len());
         data.copy_from_slice(packet);
-        ecn::set_ecn(&mut data, header.version(), passing.ecn);
-        if hop::decrement(&mut data, header.version()).is_err() {
+        ecn::set_ecn(&mut data, header.version(), transit_packet.ecn);
+        if ttl::decrement(&mut data, header.version()).is_err() {
             self.counts.drops.hop_limit += 1;
             return self.answer_peer(with, *from, packet, header, Reason::HopLimitExceeded);
         }
@@ -117,7 +117,7 @@ impl Tenant {
         // Longer ones than one datagram has room for leave in parts.
         let longest = with.endpoint.packet_max(to, id, app).unwrap_or(0);
         let flow_hash = with.seed.number(&FlowKey::of(header)) as u32;
-        let ecn = passing.ecn as u8;
+        let ecn = transit_packet.ecn as u8;
         let needs_order = header.needs_order();
         let stats = &mut self.counts.stats;
         let mut send = |data: Vec<u8>| {
@@ -179,7 +179,7 @@ impl Tenant {
             self.counts.stats.suppressed_icmp_error_packets += 1;
             return;
         }
-        let app = peer.app_of(&header, Sorted::default());
+        let app = peer.app_of(&header, Classification::default());
         let packet = IpPacket {
             flow_hash: with.seed.number(&FlowKey::of(&header)) as u32,
             ecn: header.traffic_class & 3,

@@ -31,7 +31,7 @@ fn refused(served: &mut Served, bytes: &[u8]) -> (RefusalReason, String) {
 }
 
 #[test]
-fn wrong_openings_are_refused_with_a_reason() {
+fn invalid_hellos_are_refused_with_a_reason() {
     let mut served = Served::with_one();
     let (mut good, mut end) = served.attach(TOKEN, Role::Send);
     let (reason, text) = refused(&mut served, &opening(OTHER, Role::Send, APP));
@@ -113,7 +113,7 @@ fn wrong_messages_close_their_connection_alone() {
 }
 
 #[test]
-fn garbage_instead_of_tls_is_closed_and_counted_against_its_network() {
+fn garbage_instead_of_tls_is_closed_and_charged_to_its_network() {
     let mut served = Served::with_one();
     let (mut good, mut end) = served.attach(TOKEN, Role::Send);
     closes_after(&mut served, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -163,7 +163,7 @@ fn broken_tls_of_an_attached_client_ends_it_and_what_it_had_under_way() {
 }
 
 #[test]
-fn hundreds_of_openings_that_are_cut_or_flipped_end_no_other_connection() {
+fn mutated_hellos_end_no_other_connection() {
     let mut served = Served::with_one();
     let (mut good, mut end) = served.attach(TOKEN, Role::Send);
     let mut whole = opening(TOKEN, Role::Send, APP);
@@ -203,7 +203,7 @@ fn hundreds_of_openings_that_are_cut_or_flipped_end_no_other_connection() {
 }
 
 #[test]
-fn those_that_say_nothing_are_closed_after_ten_seconds() {
+fn silent_connections_are_closed_after_ten_seconds() {
     let mut served = Served::with_one();
     let (mut good, mut end) = served.attach(TOKEN, Role::Send);
     let silent: Vec<TcpStream> = (0..5)
@@ -270,7 +270,7 @@ fn a_client_has_as_many_connections_as_it_may() {
 }
 
 #[test]
-fn a_receiver_that_takes_nothing_is_closed() {
+fn stalled_receiver_on_another_host_is_closed() {
     let mut served = Served::with_one();
     let (client, mut end) = served.attach(TOKEN, Role::Receive);
     let bytes = message(1, &vec![1; 16 << 20]);

@@ -7,7 +7,7 @@ use rand_core::{RngCore, SeedableRng};
 use super::*;
 use crate::message_tls::{
     clients::{Account, Clients},
-    meter::SenderMeter,
+    framing::SenderFraming,
 };
 
 fn account_of(clients: &mut Clients) -> &mut Account {
@@ -16,7 +16,7 @@ fn account_of(clients: &mut Clients) -> &mut Account {
 
 fn clients() -> Clients {
     let mut clients = Clients::default();
-    clients.follow(ClientSettings::of(&[("one", TOKEN, permit())]));
+    clients.apply_settings(ClientSettings::of(&[("one", TOKEN, permit())]));
     clients
 }
 
@@ -25,7 +25,7 @@ fn frames_pass_unchanged_in_any_pieces_and_are_counted() {
     let mut random = ChaCha8Rng::seed_from_u64(7);
     for _ in 0..100 {
         let mut clients = clients();
-        let mut meter = SenderMeter::default();
+        let mut framing = SenderFraming::default();
         let lengths: Vec<usize> = (0..8)
             .map(|_| 1 + random.next_u32() as usize % 3000)
             .collect();
@@ -38,13 +38,13 @@ fn frames_pass_unchanged_in_any_pieces_and_are_counted() {
             let piece = (1 + random.next_u32() as usize % 700).min(input.len());
             let mut now = &input[..piece];
             let max = output.len() + 1 + random.next_u32() as usize % 500;
-            meter
+            framing
                 .pass(&mut now, account_of(&mut clients), &mut output, max)
                 .unwrap();
             input = &input[piece - now.len()..];
         }
         assert!(output == bytes);
-        assert!(meter.is_between_messages());
+        assert!(framing.is_between_messages());
         let total: usize = lengths.iter().sum();
         let stats = account_of(&mut clients).stats();
         assert_eq!(
@@ -55,7 +55,7 @@ fn frames_pass_unchanged_in_any_pieces_and_are_counted() {
         let mut from_gateway = Answer::Accepted.encode(VERSION);
         from_gateway.extend(acks);
         for piece in from_gateway.chunks(1 + random.next_u32() as usize % 30) {
-            meter
+            framing
                 .on_gateway_bytes(piece, account_of(&mut clients))
                 .unwrap();
         }
@@ -63,14 +63,14 @@ fn frames_pass_unchanged_in_any_pieces_and_are_counted() {
         assert_eq!((stats.unfinished_messages, stats.unfinished_bytes), (0, 0));
         assert_eq!((stats.delivered_messages, stats.expired_messages), (2, 2));
         assert_eq!((stats.refused_messages, stats.unknown_messages), (2, 2));
-        assert_eq!(meter.unfinished(), 0);
+        assert_eq!(framing.unfinished(), 0);
     }
 }
 
 #[test]
 fn a_message_beyond_the_limit_waits_for_an_outcome() {
     let mut clients = clients();
-    let (mut first, mut second) = (SenderMeter::default(), SenderMeter::default());
+    let (mut first, mut second) = (SenderFraming::default(), SenderFraming::default());
     let bytes: Vec<u8> = (1..=9).flat_map(|id| message(id, b"body")).collect();
     let mut output = Vec::new();
     let mut input = &bytes[..];
@@ -124,7 +124,7 @@ fn bytes_are_bounded_but_one_message_always_passes() {
         bytes_max: 1 << 20,
         ..permit()
     };
-    clients.follow(ClientSettings::of(&[("one", TOKEN, small)]));
+    clients.apply_settings(ClientSettings::of(&[("one", TOKEN, small)]));
     let account = account_of(&mut clients);
     assert!(account.has_room(BODY_BYTES_MAX));
     account.on_begun(1 << 19);
@@ -137,10 +137,10 @@ fn bytes_are_bounded_but_one_message_always_passes() {
 #[test]
 fn a_number_that_is_used_twice_is_counted_once_more_and_not_forgotten() {
     let mut clients = clients();
-    let mut meter = SenderMeter::default();
+    let mut framing = SenderFraming::default();
     let bytes = [message(4, b"first"), message(4, b"second!")].concat();
     let mut output = Vec::new();
-    meter
+    framing
         .pass(
             &mut &bytes[..],
             account_of(&mut clients),
@@ -150,16 +150,16 @@ fn a_number_that_is_used_twice_is_counted_once_more_and_not_forgotten() {
         .unwrap();
     let mut answer = Answer::Accepted.encode(VERSION);
     answer.extend(ack(4, 2, 2));
-    meter
+    framing
         .on_gateway_bytes(&answer, account_of(&mut clients))
         .unwrap();
     let stats = account_of(&mut clients).stats();
     assert_eq!((stats.unfinished_messages, stats.unfinished_bytes), (1, 5));
-    meter
+    framing
         .on_gateway_bytes(&ack(4, 0, 0), account_of(&mut clients))
         .unwrap();
     // An ack of nothing changes nothing.
-    meter
+    framing
         .on_gateway_bytes(&ack(4, 0, 0), account_of(&mut clients))
         .unwrap();
     let stats = account_of(&mut clients).stats();

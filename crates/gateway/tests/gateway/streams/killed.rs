@@ -20,7 +20,7 @@ struct Killed(Child);
 
 impl Killed {
     fn start(site: &Site) -> Self {
-        let test = "streams::killed::what_a_killed_gateway_has_cut_off_is_not_taken_for_whole";
+        let test = "streams::killed::stream_cut_by_a_killed_gateway_is_reset";
         let child = Command::new(std::env::current_exe().unwrap())
             .args([test, "--exact", "--nocapture"])
             .env(TO_BE_KILLED, site.file("gateway.toml"))
@@ -50,7 +50,7 @@ fn write_on(stream: &TcpStream) {
 }
 
 #[test]
-fn what_a_killed_gateway_has_cut_off_is_not_taken_for_whole() {
+fn stream_cut_by_a_killed_gateway_is_reset() {
     if let Some(config) = std::env::var_os(TO_BE_KILLED) {
         let gateway = Gateway::start(Path::new(&config), &Options::default());
         return gateway.unwrap().serve(None).unwrap();

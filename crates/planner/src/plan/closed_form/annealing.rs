@@ -12,14 +12,14 @@ use super::{
     loads::{Loads, rounded},
     random::Random,
 };
-use crate::delay::Saturation;
+use crate::delay::OverloadPolicy;
 
 /// Improves `state` until the meter is spent; not where an application is overloaded, or late and that
 /// comes before the delay, or where too little work is left.
 pub(super) fn anneal(state: &mut Assignment<'_>, meter: &mut Meter) {
     let loads = state.loads();
     // As printed, eq. 3 lets an overloaded path serve: rare, and not for this.
-    if loads.saturation() != Saturation::Refused || loads.paths() < 2 || loads.apps() < 2 {
+    if loads.saturation() != OverloadPolicy::Refused || loads.paths() < 2 || loads.apps() < 2 {
         return;
     }
     let work = meter.limit().saturating_sub(meter.work());

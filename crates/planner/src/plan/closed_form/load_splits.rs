@@ -10,7 +10,7 @@ use super::{
     Meter,
     loads::{Loads, rounded},
 };
-use crate::delay::Saturation;
+use crate::delay::OverloadPolicy;
 
 /// At most `count` assignments, the most promising first, none like another; none at all where
 /// there are too many paths, or too little work allowed, to try enough splits.
@@ -18,7 +18,7 @@ pub(super) fn starting_points(loads: &Loads, count: usize, meter: &mut Meter) ->
     let paths = loads.paths();
     let round = round_work(loads);
     let tries = meter.limit().saturating_sub(meter.work()) / (round * ROUNDS).max(1);
-    let refused = loads.saturation() == Saturation::Refused;
+    let refused = loads.saturation() == OverloadPolicy::Refused;
     if !refused || !(2..=PATHS_MAX).contains(&paths) || loads.apps() < 2 {
         return Vec::new();
     }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::{
-    delay::Saturation,
+    delay::OverloadPolicy,
     plan::{DelayModel, Order, Problem, Score},
 };
 use keiro_units::Bandwidth;
@@ -27,7 +27,7 @@ pub(in crate::plan) struct Loads {
     apps: Vec<App>,
     /// Row per application, column per path: the largest whole load with which it is met.
     limits: Vec<Option<u64>>,
-    saturation: Saturation,
+    saturation: OverloadPolicy,
     order: Order,
 }
 
@@ -164,7 +164,7 @@ impl Loads {
         self.order
     }
 
-    pub(super) fn saturation(&self) -> Saturation {
+    pub(super) fn saturation(&self) -> OverloadPolicy {
         self.saturation
     }
 
@@ -185,8 +185,8 @@ impl Loads {
         let (path, app) = (&self.paths[path], &self.apps[app]);
         let others = load - app.rate;
         let saturated = match self.saturation {
-            Saturation::AsPrinted => others >= path.bandwidth,
-            Saturation::Refused => load >= path.bandwidth,
+            OverloadPolicy::AsPrinted => others >= path.bandwidth,
+            OverloadPolicy::Refused => load >= path.bandwidth,
         };
         if saturated {
             return None;

@@ -11,7 +11,7 @@ use super::{
     loads::{Loads, rounded},
     random::Random,
 };
-use crate::{delay::Saturation, plan::Order};
+use crate::{delay::OverloadPolicy, plan::Order};
 
 /// What is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(super) enum Goal {
 pub(super) fn run(state: &mut Assignment<'_>, goal: Goal, meter: &mut Meter) {
     let loads = state.loads();
     // As printed, eq. 3 lets an overloaded path serve: rare, and not for this.
-    if loads.saturation() != Saturation::Refused || loads.paths() < 2 || loads.apps() < 2 {
+    if loads.saturation() != OverloadPolicy::Refused || loads.paths() < 2 || loads.apps() < 2 {
         return;
     }
     let problem = Table::new(loads, goal);

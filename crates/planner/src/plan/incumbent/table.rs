@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use super::{Allowed, AppId, PathId, grid::Grid};
 use crate::{
-    delay::{AppSpec, Delay, Equation3, PathSpec, Prediction, Saturation, Terms, Tolerance},
+    delay::{
+        AppSpec, Delay, DelayTerms, Equation3, OverloadPolicy, PathSpec, Prediction, Tolerance,
+    },
     plan::Score,
 };
 use keiro_units::Bandwidth;
@@ -26,7 +28,7 @@ const EXACT_MAX: usize = 64;
 const LANES: usize = 4;
 
 pub(super) const EQUATION: Equation3 = Equation3 {
-    saturation: Saturation::Refused,
+    saturation: OverloadPolicy::Refused,
 };
 
 #[derive(Clone, Debug)]
@@ -399,7 +401,7 @@ impl Table {
             false => 0,
         };
         let others = Bandwidth::from_bits_per_second(target.load - own);
-        let terms = Terms {
+        let terms = DelayTerms {
             propagation: target.spec.delay,
             length: spec.length,
             bandwidth: target.spec.bandwidth,

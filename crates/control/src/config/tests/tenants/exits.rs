@@ -32,7 +32,7 @@ app = "ip-c"
 "#;
 
 #[test]
-fn an_exit_offers_all_that_is_nowhere_else() {
+fn exit_takes_destinations_that_no_other_peer_has() {
     let tenant = &parsed(EXIT).tenants[0];
     let offered = tenant.offered_prefixes();
     let offered: Vec<String> = offered.iter().map(ToString::to_string).collect();
@@ -45,7 +45,7 @@ fn an_exit_offers_all_that_is_nowhere_else() {
 }
 
 #[test]
-fn packets_for_an_exit_are_led_there_by_a_table_of_their_own() {
+fn packets_for_an_exit_use_their_own_routing_table() {
     let tenant = &parsed(INTERNET).tenants[0];
     let behind: Vec<String> = tenant.peers[0]
         .prefixes
@@ -63,7 +63,7 @@ fn packets_for_an_exit_are_led_there_by_a_table_of_their_own() {
 }
 
 #[test]
-fn what_an_exit_cannot_be_is_refused() {
+fn invalid_exits_are_refused() {
     for (text, from, to, parts) in [
         (
             EXIT,

@@ -234,7 +234,7 @@ impl Line {
 
 proptest! {
     #[test]
-    fn whatever_becomes_of_credit_and_returns_memory_is_bounded_and_no_stream_stands_still(
+    fn lost_credit_and_returns_neither_stall_streams_nor_grow_memory(
         acts in proptest::collection::vec((0u8..22, any::<usize>(), any::<u32>()), 0..600),
         looks in any::<bool>(),
     ) {
@@ -278,7 +278,7 @@ fn grown() -> (Line, StreamId) {
 }
 
 #[test]
-fn a_stream_that_idles_gives_back_what_it_grew_by() {
+fn idle_stream_returns_its_grown_window() {
     let (mut line, id) = grown();
     line.look(SECOND / 2);
     line.look(SECOND / 2);
@@ -375,7 +375,7 @@ impl Line {
 }
 
 #[test]
-fn bytes_that_nothing_is_left_for_end_their_stream_alone() {
+fn stream_without_memory_is_reset_alone() {
     let mut line = Line::new();
     let arrived = |offset| ArrivedBytes {
         offset,

@@ -6,7 +6,7 @@ use std::{
 };
 
 use keiro_core::{AppId, TenantConfig};
-use keiro_ip::classes::Sorting;
+use keiro_ip::builtin_classes::Sorting;
 use keiro_linux::epoll::Epoll;
 
 use super::*;
@@ -51,10 +51,10 @@ fn split_connections_end_where_a_reload_withdraws_the_networks_of_the_peer() {
     let mut joined = Joined::new(APP);
     joined.bring_up();
     let (now, peer) = (joined.now, joined.peers[0]);
-    let mut tunnels = Tunnels::new(&[0; 16], Shares::new(usize::MAX));
+    let mut tunnels = Tunnels::new(&[0; 16], Quota::new(usize::MAX));
     let both = split_tenant(peer, &["10.2.0.0/16", "10.3.0.0/16"]);
     tunnels.set(now, both, &mut joined.ends[0]);
-    let mut server = StreamServer::new(Shares::new(usize::MAX));
+    let mut server = StreamServer::new(Quota::new(usize::MAX));
     let (epoll, routes) = (Epoll::new().unwrap(), Routes::default());
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let hosts = ["10.2.0.5:80", "10.3.0.5:80"].map(|far| {
@@ -109,7 +109,7 @@ fn streams_that_do_not_name_their_client_take_no_room_of_other_peers() {
     let mut joined = Joined::new(APP);
     joined.bring_up();
     let (now, peer) = (joined.now, joined.peers[0]);
-    let mut server = StreamServer::new(Shares::new(usize::MAX));
+    let mut server = StreamServer::new(Quota::new(usize::MAX));
     let mut waits = |server: &mut StreamServer, of: u32| {
         let open = WaitingOpen {
             peer: PeerId(of),
@@ -148,7 +148,7 @@ fn client_or_server_without_a_port_is_no_connection() {
             joined.exchange();
         }
         let (peer, stream) = (joined.peers[1], joined.signals[0].0);
-        let mut tunnels = Tunnels::new(&[0; 16], Shares::new(usize::MAX));
+        let mut tunnels = Tunnels::new(&[0; 16], Quota::new(usize::MAX));
         tunnels.set(
             now,
             split_tenant(peer, &["10.2.0.0/16"]),
@@ -167,7 +167,7 @@ fn client_or_server_without_a_port_is_no_connection() {
             app: APP,
             target: Some(target),
         };
-        let mut server = StreamServer::new(Shares::new(usize::MAX));
+        let mut server = StreamServer::new(Quota::new(usize::MAX));
         let connected = server.connect_split(&mut context, open, TENANT);
         assert_eq!(connected, Err(ResetReason::Protocol), "{client} {target}");
     }

@@ -53,7 +53,7 @@ impl Bench {
     fn new(handshakes: usize, descriptors: usize) -> Self {
         let mut joined = Joined::new(app_of(TENANT));
         joined.bring_up();
-        let mut held = HeldSyns::new(Shares::new(descriptors));
+        let mut held = HeldSyns::new(Quota::new(descriptors));
         held.machine = Machine {
             is_own: |_| false,
             has_begun: |_| false,
@@ -78,7 +78,7 @@ impl Bench {
             peer: self.joined.peers[0],
             flow: flow(client, server),
             header: &Header::parse(&packet).unwrap(),
-            sorted: Sorted::default(),
+            sorted: Classification::default(),
             packet: &packet,
         };
         let endpoint = &mut self.joined.ends[0];

@@ -3,7 +3,7 @@
 use keiro_core::PeerId;
 use keiro_ip::{
     Header,
-    classes::Sorted,
+    builtin_classes::Classification,
     icmp,
     offload::{Segments, VnetHeader},
 };
@@ -51,7 +51,7 @@ impl Tenant {
         flow: FlowAddresses,
         header: &Header,
         hop: &NextHop,
-        sorted: Sorted,
+        sorted: Classification,
         mut segments: Segments<'_>,
     ) {
         let mut packet = vec![0; segments.largest()];
@@ -95,7 +95,7 @@ impl Tenant {
         flow: &FlowAddresses,
         header: &Header,
         hop: &NextHop,
-        sorted: Sorted,
+        sorted: Classification,
     ) -> Option<Reason> {
         let source = self.locations.longest_match(header.source);
         if hop.is_default || source != Some(&Location::Local) {
@@ -116,7 +116,7 @@ impl Tenant {
         with: &mut IngressContext<'_>,
         to: PeerId,
         header: &Header,
-        sorted: Sorted,
+        sorted: Classification,
         packet: &[u8],
     ) {
         if let Ok(segments) = Segments::new(VnetHeader::default(), packet) {
