@@ -191,7 +191,9 @@ impl Network {
                 &format!("everything with {name}"),
                 || self.neighbour(name),
                 |one| {
-                    let bfd = one.bfd.as_ref().unwrap();
+                    let Some(bfd) = &one.bfd else {
+                        return false;
+                    };
                     let intervals = (bfd.send_interval_us, bfd.detection_time_us);
                     one.state == "established"
                         && (bfd.state.as_str(), bfd.remote_state.as_str()) == ("up", "up")
